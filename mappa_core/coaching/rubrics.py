@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ PROMPT_FOLDER = Path(__file__).parent / "prompts"
 TEMPLATE_VARIABLES = frozenset({"agent", "role", "team", "hindsight", "truth", "correction"})
 
 
+@dataclass(frozen=True, slots=True)
+class BlindRole(Role):
+    """Role of an agent under another name: judged by the rubric of `_agent`, rendered and then changed by `_hide`."""
+
+    _agent: str = field(repr=False)
+    _hide: Callable[[str], str] = field(repr=False)
+
+
 class Rubrics:
     """The rubrics of a coach, read and compiled once: that of an agent is AGENT.md in the folder of
     `coach.options.rubrics`, else that of its role in the workflow, else core's `general.md`."""
@@ -26,25 +35,27 @@ class Rubrics:
         own = [] if folder is None else [Path(folder)]
         self._environment = create_prompt_environment(*own, PROMPT_FOLDER)
         self._own = _read_templates(own[0], self._environment) if own else {}
-        self._general = _compile_file(self._environment, PROMPT_FOLDER / "general.md")
+        self._general = create_prompt_environment(PROMPT_FOLDER).get_template("general.md")
         self._by_source: dict[str, Template] = {}
 
     def render(self, agent: str, role: Role, **variables: Any) -> str:
         """Render the rubric of `agent`. `variables` are `team` (the roles of all agents by name), `hindsight` (is the
         outcome known?), `truth` (is the truth shown?) and `correction` (is a better action asked for?). Raises
         ConfigError if the template is invalid."""
+        if isinstance(role, BlindRole):
+            agent = role._agent
+            variables["team"] = {one._agent: one for one in variables["team"].values()}
         template = self._template(agent, role)
         try:
-            return template.render(agent=agent, role=role, **variables).strip()
+            text = template.render(agent=agent, role=role, **variables).strip()
+            return role._hide(text) if isinstance(role, BlindRole) and template is not self._general else text
         except Exception as error:  # any error in a template is an error of the user's input
             what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
             raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
 
     def _template(self, agent: str, role: Role) -> Template:
-        if agent in self._own:
-            return self._own[agent]
-        if role.rubric is None:
-            return self._general
+        if role.rubric is None or agent in self._own:
+            return self._own.get(agent, self._general)
         if (source := role.rubric) not in self._by_source:
             self._by_source[source] = compile_template(self._environment, source, f"the workflow's rubric of {agent}")
         return self._by_source[source]
@@ -61,21 +72,15 @@ def compile_template(environment: Environment, source: str, where: str) -> Templ
         if name.name in unknown:
             known = ", ".join(sorted(TEMPLATE_VARIABLES))
             raise ConfigError(f"{where}:{name.lineno}: no {name.name!r} here; there are {known}")
-    code = environment.compile(source, filename=where)
-    return Template.from_code(environment, code, environment.make_globals(None))
+    return Template.from_code(environment, environment.compile(source, filename=where), environment.make_globals(None))
 
 
 def _read_templates(folder: Path, environment: Environment) -> Mapping[str, Template]:
     if not folder.is_dir():
         raise ConfigError(f"coach.options.rubrics: there is no folder {folder}")
-    files = sorted(folder.glob("*.md"))
-    if not files:
+    if not (files := sorted(folder.glob("*.md"))):
         raise ConfigError(f"coach.options.rubrics: {folder} holds no template; a rubric is a file AGENT.md")
-    return {path.stem: _compile_file(environment, path) for path in files}
-
-
-def _compile_file(environment: Environment, path: Path) -> Template:
-    return compile_template(environment, path.read_text(encoding="utf-8"), str(path))
+    return {path.stem: compile_template(environment, path.read_text(encoding="utf-8"), str(path)) for path in files}
 
 
 def _error_location(error: BaseException) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mappa_core.calls.options import CallLimits
+from mappa_core.config.compose import OfferChoice, choices_in
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
@@ -28,11 +29,10 @@ def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> 
     section = config.coach
     _check_reward(section)
     builder = _CoachBuilder(registry, section.timeout_s)
-    coach_of = {}
-    if section.reward.get("live"):
-        coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in workflow.agents}
+    judged = workflow.agents if section.reward.get("live") else ()
+    coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in judged}
     hindsight = builder.build(section.hindsight) if section.hindsight and section.reward.get("after") else None
-    return RunCoaches(coach_of=coach_of, hindsight=hindsight, coaches=tuple(builder.coaches))
+    return RunCoaches(coach_of=coach_of, hindsight=hindsight, coaches=tuple(one.coach for _, one in builder.built))
 
 
 def _check_reward(section: CoachSection) -> None:
@@ -49,25 +49,26 @@ class _CoachBuilder:
 
     def __init__(self, registry: Registry, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self.coaches: list[Coach] = []
         self._registry = registry
-        self._built: list[tuple[Use | CoachSection, NamedCoach]] = []
+        self.built: list[tuple[OfferChoice, NamedCoach]] = []
 
     def build(self, chosen: Use | CoachSection) -> NamedCoach:
-        for other, judge in self._built:
+        for other, judge in self.built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
-        _check_timeout(getattr(chosen.options, "limits", None), self._timeout_s)
+        _check_timeout(chosen, self._timeout_s)
         judge = NamedCoach(name=chosen.use, coach=self._registry.build("coaches", chosen.use, chosen.options))
-        self.coaches.append(judge.coach)
-        self._built.append((chosen, judge))
+        self.built.append((chosen, judge))
         return judge
 
 
-def _check_timeout(limits: object, timeout_s: float) -> None:
-    """Raise ConfigError if the attempts of one call may take longer than a verdict."""
+def _check_timeout(chosen: OfferChoice, timeout_s: float) -> None:
+    """Raise ConfigError if the attempts of one call, also of a coach in the options, may take longer than a verdict."""
+    limits = getattr(chosen.options, "limits", None)
     if isinstance(limits, CallLimits) and (needed_s := limits.attempts * limits.timeout_s) > timeout_s:
         raise ConfigError(
-            f"coach.timeout_s={timeout_s:g}: limits.attempts={limits.attempts} times "
+            f"coach.timeout_s={timeout_s:g}: of {chosen.use}, limits.attempts={limits.attempts} times "
             f"limits.timeout_s={limits.timeout_s:g} does not fit; raise it to {needed_s:g}, or lower them"
         )
+    for _, part in choices_in(chosen.options, ""):
+        _check_timeout(part, timeout_s)

@@ -1,6 +1,7 @@
 """A verdict's deadline counts work, not the wait for a turn, on a clock that nobody waits for."""
 
 import asyncio
+from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import waiting_for_turn, work_deadline
-from mappa_core.config.schema import CoachSection
+from mappa_core.config.schema import CoachSection, Use
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
@@ -96,4 +97,16 @@ def test_attempts_that_do_not_fit_into_a_verdict_are_refused():
     with pytest.raises(
         ConfigError, match=r"limits\.attempts=4 times limits\.timeout_s=60 does not fit; raise it to 240"
     ):
+        build_coaches(SimpleNamespace(coach=section), None, workflow)
+
+
+def test_attempts_of_a_member_have_to_fit_as_those_of_a_coach():
+    @dataclass
+    class Options:
+        members: list[Use]
+
+    slow = Use(use="gemini", options=SimpleNamespace(limits=CallLimits(timeout_s=600)))
+    section = CoachSection(use="ensemble", options=Options([Use(use="rules"), slow]))
+    workflow = SimpleNamespace(agents={"solver": None}, metric="correct")
+    with pytest.raises(ConfigError, match=r"of gemini, limits\.attempts=4 times limits\.timeout_s=600 does not fit"):
         build_coaches(SimpleNamespace(coach=section), None, workflow)

@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mappa_core import ConfigError, Step, Trajectory
+from mappa_core import ConfigError, Step, Trajectory, Verdict
 from mappa_core.runs import Phase
 
 Float64 = NDArray[np.float64]
@@ -43,12 +43,14 @@ class ActionColumns:
     cluster: Int64  # (n,)
     tokens: Float64  # (n,) sampled, NaN if the provider does not report them
     strata: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)  # stratifier -> (n,), None without one
+    unscored: NDArray[np.object_] | None = None  # (n,) why a second judgement has no score, None without one
 
     def select(self, mask: Bool) -> ActionColumns:
         """Return the actions of a `mask` (n,)."""
         names = ("agent", "points", "reference", "outcome", "prompt", "cluster", "tokens")
         strata = {name: column[mask] for name, column in self.strata.items()}
-        return replace(self, **{name: getattr(self, name)[mask] for name in names}, strata=strata)
+        unscored = None if self.unscored is None else self.unscored[mask]
+        return replace(self, **{name: getattr(self, name)[mask] for name in names}, strata=strata, unscored=unscored)
 
     def column(self, stratifier: str) -> NDArray[np.object_]:
         """Strata of the actions, (n,), None without one."""
@@ -59,41 +61,54 @@ def collect_actions(
     trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
 ) -> dict[Phase, ActionColumns]:
     """Collect the scored actions by phase of their verdicts. Of several verdicts of one phase the last one counts, as
-    in the reward. `metric` names the outcome. Raises ConfigError if no outcome is called so, or no action has one of
-    the stratifiers `strata`."""
+    in the reward. `metric` names the outcome. Raises ConfigError if no outcome is called so, or actions are scored and
+    none has one of the stratifiers `strata`."""
     names = {name for trajectory in trajectories for name in trajectory.outcome}
     if names and metric not in names:
         raise ConfigError(f"metric: no trajectory has the outcome {metric!r}; there is {', '.join(sorted(names))}")
     there = {AGENT, LENGTH, *(name for one in trajectories for step in one.steps for name in step.strata)}
-    if (unknown := sorted(set(strata) - there)) and len(there) > 2:
+    every = {phase: _collect(trajectories, phase, strata, metric) for phase in get_args(Phase)}
+    found = {phase: columns for phase, columns in every.items() if len(columns.points)}
+    if found and (unknown := sorted(set(strata) - there)):
         raise ConfigError(f"strata: no action has the stratifier {unknown[0]!r}; there is {', '.join(sorted(there))}")
-    found = {phase: _collect(trajectories, phase, strata, metric) for phase in get_args(Phase)}
-    return {phase: columns for phase, columns in found.items() if len(columns.points)}
+    return found
 
 
 def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[str], metric: str) -> ActionColumns:
-    rows: list[tuple[Step, float, float, Trajectory]] = []
+    rows: list[tuple[Step, float, Verdict | None, Trajectory]] = []
     for trajectory in trajectories:
         last = {verdict.step: verdict for verdict in trajectory.verdicts if verdict.phase == phase}
         for step in trajectory.steps:
             verdict = last.get(step.id)
             if verdict is None or verdict.score is None:
                 continue
-            again = next((one.score for one in verdict.members if one.coach == REFERENCE), None)
+            again = next((one for one in verdict.members if one.coach == REFERENCE), None)
             raw = verdict.score if verdict.raw_score is None else verdict.raw_score
-            rows.append((step, raw, math.nan if again is None else again, trajectory))
+            rows.append((step, raw, again, trajectory))
     prompts: dict[object, int] = {}
     every = sorted({name for step, *_ in rows for name in step.strata} | (set(strata) - {AGENT, LENGTH}))
     return ActionColumns(
         agent=np.array([step.agent for step, *_ in rows], dtype=object),
         points=np.array([raw for _, raw, _, _ in rows]),
-        reference=np.array([again for _, _, again, _ in rows]),
+        reference=np.array([_score(again) for _, _, again, _ in rows]),
         outcome=np.array([trajectory.outcome.get(metric, math.nan) for *_, trajectory in rows]),
         prompt=np.array([prompts.setdefault(_prompt(step, one), len(prompts)) for step, *_, one in rows], dtype=int),
         cluster=np.array([task_cluster(trajectory.task.id) for *_, trajectory in rows], dtype=np.int64),
         tokens=np.array([sampled_tokens(step) for step, *_ in rows]),
         strata={name: np.array([step.strata.get(name) for step, *_ in rows], dtype=object) for name in every},
+        unscored=np.array([_why_unscored(again) for _, _, again, _ in rows], dtype=object),
     )
+
+
+def _score(again: Verdict | None) -> float:
+    return math.nan if again is None or again.score is None else again.score
+
+
+def _why_unscored(again: Verdict | None) -> str | None:
+    if again is None or again.score is not None:
+        return None
+    first = (again.error or again.reasoning).strip().partition("\n")[0]
+    return f"{again.status}: {first}"
 
 
 def _prompt(step: Step, trajectory: Trajectory) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,11 +48,13 @@ class BiasModel:
         self._fitted: dict[OffsetKey, Mapping[tuple[str, str], float]] = {}
         self._said: set[str] = set()
         self._iterations = 0
+        self._unscored: dict[tuple[Phase, str], str] = {}  # Of this iteration: why second judgements have no score.
 
     def learn(self, columns: Mapping[Phase, ActionColumns], iteration: int) -> DriftReport:
         """Update the model with the actions of one iteration, and report gaps, alarms and what nothing identifies."""
         found: dict[Subject, Comparison] = {}
         self._iterations += 1
+        self._unscored.clear()
         for phase, actions in columns.items():
             for agent, own in self._split(actions):
                 found |= self._compare(phase, agent, own)
@@ -97,7 +100,8 @@ class BiasModel:
 
     def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
         agents = sorted(set(actions.agent))
-        if AGENT in self._options.strata and len(agents) > 1:
+        # Of one agent there is nothing to compare, but it may be the one of which nothing is told.
+        if AGENT in self._options.strata and (len(agents) > 1 or _common_reason(actions) is not None):
             yield EVERYONE, actions
         for agent in agents:
             yield agent, actions.select(actions.agent == agent)
@@ -116,6 +120,8 @@ class BiasModel:
                 comparison = self._compare_siblings(phase, agent, actions, names)
             else:
                 comparison = compare_references(actions)
+                if comparison is None and (why := _common_reason(actions)) is not None:
+                    self._unscored[phase, agent] = why
             if comparison is not None:
                 key = (phase, agent, method)
                 found |= {(phase, agent, name): comparison for name in names}
@@ -156,8 +162,12 @@ class BiasModel:
         contrasts = self._monitor.contrasts(subject)
         if any(one.treatment == "unequal" for one in contrasts):
             return "later agents make more of an equal score in one stratum than in another. A `second` coach can tell"
-        if self._options.method(stratifier) != "siblings":
-            return None
+        if (method := self._options.method(stratifier)) != "siblings":
+            why = self._unscored.get((phase, agent))
+            if why is None or (phase, agent, method) in self._offsets:
+                return None
+            can = " A `second` coach can tell" if method == "blind" else ""
+            return f"no second judgement has given a score so far, most often {why.rstrip('.')}.{can}"
         if (price := self._prices.get((phase, agent))) is None:
             return (
                 "no two of its actions were sampled from one prompt. It takes train.samples above 1 and an agent that "
@@ -195,3 +205,9 @@ class BiasModel:
         self._offsets = {tuple(key): OffsetModel.from_state(found) for *key, found in state["offsets"]}
         self._fitted = {key: model.fit(self._options.shrink) for key, model in self._offsets.items()}
         self._said, self._iterations = set(state["said"]), state["iterations"]
+
+
+def _common_reason(actions: ActionColumns) -> str | None:
+    """The most frequent reason why second judgements have no score; None if there is none."""
+    reasons = Counter(why for why in (() if actions.unscored is None else actions.unscored) if why is not None)
+    return reasons.most_common(1)[0][0] if reasons else None

@@ -33,14 +33,14 @@ class BiasCorrectedCoach(DelegatingCoach):
     async def score(self, scene: Scene) -> Verdict:
         if not self._is_judged_twice([scene]):
             return self._correct(scene, await self._coach.score(scene))
-        first, again = await asyncio.gather(self._coach.score(scene), self._judge_again([scene]))
+        first, again = await asyncio.gather(self._coach.score(scene), self._judge_again([scene], review=False))
         return self._correct(scene, _with_reference(first, *again))
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         if not scenes or not self._is_judged_twice(scenes):
             verdicts = await self._coach.review(scenes)
         else:
-            first, again = await asyncio.gather(self._coach.review(scenes), self._judge_again(scenes))
+            first, again = await asyncio.gather(self._coach.review(scenes), self._judge_again(scenes, review=True))
             verdicts = [_with_reference(*pair) for pair in zip(first, again, strict=True)]
         return [self._correct(scene, verdict) for scene, verdict in zip(scenes, verdicts, strict=True)]
 
@@ -55,13 +55,14 @@ class BiasCorrectedCoach(DelegatingCoach):
             share = options.initial_share
         return number < share * 2**64
 
-    async def _judge_again(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge again; what fails is no reference, and leaves the first verdict as it is."""
+    async def _judge_again(self, scenes: Sequence[Scene], *, review: bool) -> Sequence[Verdict]:
+        """Judge again, one action as one and several together; what fails is no reference, and leaves the first verdict
+        as it is."""
         words = [word for own in self._options.words.values() for word in own]
         shown = scenes if self._second is not None else [blind(scene, words) for scene in scenes]
         coach = self._coach if self._second is None else self._second
         try:
-            given = await coach.review(shown)
+            given = await coach.review(shown) if review else [await coach.score(one) for one in shown]
             if len(given) != len(scenes):
                 raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
         except Exception as error:  # noqa: BLE001 - the boundary of coaches

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,13 +27,14 @@ class Calibration:
 
     @classmethod
     def read(cls, path: str | Path, members: Sequence[Use] | None = None) -> "Calibration":
-        """Read a file, of `members` if given. Raises ConfigError."""
+        """Read a file, of `members` if given, which may be called at other prices and limits, and by other keys than
+        those that it was fitted on. Raises ConfigError."""
         try:
             found = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=cls)
             np.reshape(list(found.weights.values()), (-1, 5 + 3 * len(found.members), len(found.labels)))
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"calibration: {path} is none of mappa coach calibrate: {error}") from None
-        if members is not None and found.members != [asdict(member) for member in members]:
+        if members is not None and _asked(found.members) != _asked([asdict(member) for member in members]):
             raise ConfigError(f"members: {path} was fitted for others, or asked otherwise: calibrate again")
         return found
 
@@ -60,3 +62,15 @@ class Calibration:
             score = min(max(MAX_SCORE / 2 * (1 + chances @ self.labels), low), low + third - 2e-6)
             verdicts.append(Verdict.scored(score, why) if chances.max() >= sure else Verdict.abstained(why))
         return verdicts
+
+
+def _asked(settings: Any) -> Any:
+    """What of coaches' settings affects their answers, as on a cassette: no price, no limits, no way of sending and no
+    name of an environment variable."""
+    if isinstance(settings, list):
+        return [_asked(one) for one in settings]
+    if not isinstance(settings, dict):
+        return settings
+    without = ("price", "limits", "batch_api")
+    names = (name for name in settings if name not in without and not name.endswith("_env"))
+    return {name: _asked(settings[name]) for name in names}

@@ -55,8 +55,8 @@ OPTIONS = BiasOptions(coach=Use(use="fond"), strata=["agent"], share=1.0, shrink
 
 @pytest.fixture
 def scene(act):
-    def make(agent="solver", identity="now", later=None):
-        step = act(agent, "…", id=identity, strata={"plan": "sum"})
+    def make(agent="solver", identity="now", later=None, strata={"plan": "sum"}):  # noqa: B006
+        step = act(agent, "…", id=identity, strata=strata)
         return Scene(task=Task(id="t", prompt="?"), role=TEAM[agent], step=step, team=TEAM, later=later)
 
     return make
@@ -66,16 +66,16 @@ def scene(act):
 def learned(scene):
     """A coach that has learned from so many tasks, on each of which both agents acted, in every iteration."""
 
-    async def make(options=OPTIONS, coach=None, tasks=60, iterations=(0,)):
+    async def make(options=OPTIONS, coach=None, tasks=60, iterations=(0,), **shown):
         wrapped = BiasCorrectedCoach(coach or Fond(), options)
         for iteration in iterations:
-            report = wrapped.learn(await judged(wrapped, tasks, iteration))
+            report = wrapped.learn(await judged(wrapped, tasks, iteration, **shown))
         return wrapped, report
 
-    async def judged(wrapped, tasks, iteration):
+    async def judged(wrapped, tasks, iteration, **shown):
         trajectories = []
         for number in range(tasks):
-            scenes = [scene(agent, f"{number}/{agent}") for agent in TEAM]
+            scenes = [scene(agent, f"{number}/{agent}", **shown) for agent in TEAM]
             verdicts = await wrapped.review(scenes)
             own = tuple(replace(one, step=shown.step.id) for one, shown in zip(verdicts, scenes, strict=True))
             steps, task = tuple(one.step for one in scenes), Task(id=f"task-{number}", prompt="?")
@@ -94,6 +94,16 @@ async def test_an_action_is_judged_twice_and_blind(scene):
     (again,) = verdict.members
     assert (verdict.score, again.score, again.coach) == (7, 5, REFERENCE)
     assert (verdict.usage.calls, verdict.usage.usd) == (2, 1.0) and verdict.raw_score is None
+
+
+async def test_one_action_is_asked_for_again_as_it_was_asked_for(scene):
+    class Together(Fond):
+        async def review(self, scenes):
+            return [Verdict.scored(1, "together") for _ in scenes]
+
+    coach = BiasCorrectedCoach(Together(), OPTIONS)
+    assert (await coach.score(scene())).members[0].score == 5
+    assert (await coach.review([scene()]))[0].members[0].score == 1
 
 
 async def test_a_share_of_the_actions_is_judged_twice_the_same_ones_every_time(scene):
@@ -189,6 +199,58 @@ async def test_an_agent_that_acts_on_what_others_left_cannot_be_told(learned):
     assert "words.plan, or a `second` coach" in report.notes[0]
 
 
+class Rules(Fond):
+    """Knows the team by the names of its agents."""
+
+    async def score(self, scene):
+        known = scene.step.agent in TEAM
+        return Verdict.scored(5, "so") if known else Verdict.abstained("no rules for it\nat all")
+
+
+async def test_where_no_second_judgement_gives_a_score_that_is_said_once_with_the_reason(learned):
+    for options in (OPTIONS, replace(OPTIONS, strata=["plan"], words={"plan": ["sum"]})):
+        _, report = await learned(options, Rules())
+        agent = "everyone" if options is OPTIONS else "coder"
+        assert (
+            f"of {agent} (live) cannot be told from merit here: no second judgement has given a score so far, most "
+            "often abstained: no rules for it. A `second` coach can tell"
+        ) in report.notes[0]
+    _, later = await learned(OPTIONS, Rules(), iterations=(0, 1))
+    assert later.notes == ()
+
+
+async def test_of_one_scored_agent_it_is_said_too(learned):
+    class Alone(Rules):
+        async def score(self, scene):
+            return Verdict.abstained("no rules.") if scene.step.agent != "coder" else Verdict.scored(5, "so")
+
+    (note,) = (await learned(OPTIONS, Alone()))[1].notes
+    assert note.startswith("a preference by agent of everyone (live) cannot be told from merit here: no second")
+    assert "most often abstained: no rules. A `second` coach can tell" in note
+
+
+async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_is_not(scene):
+    class Ill(Fond):
+        async def score(self, scene):
+            raise RuntimeError("no key")
+
+    options, second = replace(OPTIONS, strata=["length"], second=Use(use="other")), Ill()
+
+    async def scored(wrapped, number):
+        one = scene(identity=str(number))
+        verdict = replace(await wrapped.score(one), step=one.step.id)
+        common = {"sample": 0, "iteration": 0, "outcome": {"correct": 1.0}}
+        return Trajectory(id=str(number), task=one.task, steps=(one.step,), verdicts=(verdict,), **common)
+
+    ill = BiasCorrectedCoach(Fond(), options, second)
+    (note,) = ill.learn([await scored(ill, number) for number in range(3)]).notes
+    assert note.endswith("no second judgement has given a score so far, most often failed: RuntimeError: no key.")
+    well = BiasCorrectedCoach(Fond(), options, Fond())
+    assert well.learn([await scored(well, 0)]).notes == ()
+    well._second = second
+    assert well.learn([await scored(well, 1)]).notes == ()
+
+
 async def test_what_the_run_can_see_is_said_once(learned):
     _, report = await learned(replace(OPTIONS, correct=False))
     (note,) = report.notes
@@ -198,6 +260,8 @@ async def test_what_the_run_can_see_is_said_once(learned):
 async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
     with pytest.raises(ConfigError, match=r"strata: no action has the stratifier 'size'; there is agent, length, plan"):
         await learned(replace(OPTIONS, strata=["size"]))
+    with pytest.raises(ConfigError, match=r"strata: no action has the stratifier 'size'; there is agent, length$"):
+        await learned(replace(OPTIONS, strata=["size"], words={"size": ["big"]}), strata={})
     with pytest.raises(ConfigError, match="metric: no trajectory has the outcome 'right'; there is correct"):
         await learned(replace(OPTIONS, metric="right"))
 

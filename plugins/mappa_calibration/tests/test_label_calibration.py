@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,26 @@ def test_other_members_are_refused(tmp_path: Path) -> None:
     for members in ((1.0, 8.0), (9.0, 1.0), (1.0, 9.0, 5.0)):
         with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise: calibrate again"):
             build_ensemble(options(file, *members), lambda use: Fixed(5.0))
+
+
+def test_members_may_cost_other_prices_and_be_called_otherwise(tmp_path: Path) -> None:
+    @dataclass
+    class Called:
+        price: dict[str, float] | None = None
+        limits: dict[str, int] | None = None
+        batch_api: dict[str, int] | None = None
+        api_key_env: str | None = "KEY"
+        model: str = "m"
+
+    def members(**changed: Any) -> list[Use]:
+        wrapped = {"coach": {"use": "fixed", "options": asdict(Called(**changed))}}
+        return [Use(use="fixed", options=Called(**changed)), Use(use="corrected", options=wrapped)]
+
+    fitted = [asdict(one) for one in members()]
+    file = save(tmp_path / "jury.json", calibration(members=fitted))
+    Calibration.read(file, members(price={"input": 1.0}, limits={"concurrency": 8}, batch_api={}, api_key_env="OTHER"))
+    with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise"):
+        Calibration.read(file, members(model="n"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"members": 3}'])

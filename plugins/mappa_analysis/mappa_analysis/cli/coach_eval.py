@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mappa_analysis.coach_eval.evaluate_attribution import AttributionEvaluation
     from mappa_analysis.coach_eval.labelled_actions import LabelledSet, LabelSource
     from mappa_analysis.coach_eval.labelled_runs import Benchmark, LabelledRuns
+    from mappa_analysis.coach_eval.metrics import VerdictCounts
 
 Against = Literal["outcome", "counterfactual", "labels"]
 POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
@@ -69,6 +70,15 @@ class EvalRequest:
             raise ConfigError("name who is to be certified: --coach OFFER, --judges FILE of verdicts, or --jury FILE")
         if self.against == "counterfactual" and self.repeats > 1:
             raise ConfigError("--against counterfactual compares one verdict of each action: leave --repeats out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluated:
+    """An evaluation as JSON, what prints it, and the verdicts of each coach."""
+
+    document: str
+    show: Callable[[Console], None]
+    counts: Sequence[VerdictCounts]
 
 
 @click.command("eval")
@@ -129,7 +139,7 @@ def eval_command(**options: Any) -> None:
     credit.counterfactual.use, against what another action would have changed (--against counterfactual).
     """
     from mappa_analysis.cli.coach_choices import calibrated_jury, parse_coaches, recorded_judges
-    from mappa_analysis.cli.verdict_tables import verdict_bar
+    from mappa_analysis.cli.verdict_tables import check_answered, verdict_bar
 
     asked = EvalRequest(**options)
     asked.check()
@@ -142,11 +152,12 @@ def eval_command(**options: Any) -> None:
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=asked.quiet or asked.as_json) as bar:
         evaluate = _evaluate_labels if _uses_labels(asked) else _evaluate_scores
-        document, show = asyncio.run(evaluate(registry, asked, chosen, errors, bar))
+        found = asyncio.run(evaluate(registry, asked, chosen, errors, bar))
     if asked.as_json:
-        echo(document)
+        echo(found.document)
     else:
-        show(Console())
+        found.show(Console())
+    check_answered(found.counts)
 
 
 def _uses_labels(asked: EvalRequest) -> bool:
@@ -166,7 +177,7 @@ def _limits(asked: EvalRequest) -> JudgingLimits:
 
 async def _evaluate_labels(
     registry: Registry, asked: EvalRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
-) -> tuple[str, Callable[[Console], None]]:
+) -> _Evaluated:
     """Evaluate on labelled runs, once or with the truth hidden and shown."""
     from mappa_analysis.cli import attribution_tables
     from mappa_analysis.cli.coach_choices import open_coaches
@@ -189,7 +200,11 @@ async def _evaluate_labels(
                     judges, labelled, _limits(asked), benchmark=asked.benchmark, on_verdict=bar.advance
                 )
             )
-    return attribution_tables.attribution_json(found), partial(attribution_tables.show_attribution, certificates=found)
+    return _Evaluated(
+        document=attribution_tables.attribution_json(found),
+        show=partial(attribution_tables.show_attribution, certificates=found),
+        counts=[coach.counts for one in found for coach in one.coaches],
+    )
 
 
 async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> LabelledRuns:
@@ -205,27 +220,32 @@ async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> 
 
 async def _evaluate_scores(
     registry: Registry, asked: EvalRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
-) -> tuple[str, Callable[[Console], None]]:
+) -> _Evaluated:
     """Evaluate against outcomes, or against counterfactual credit."""
     from mappa_analysis.cli import blame_tables, coach_eval_tables
     from mappa_analysis.cli.coach_choices import open_coaches
     from mappa_analysis.coach_eval.blame import evaluate_blame
     from mappa_analysis.coach_eval.evaluate import evaluate_coaches
 
-    if asked.truth != "hidden" or asked.labeller is not None or asked.cassette is not None:
-        raise ConfigError("--truth, --labeller and --cassette are for labelled runs; here coaches see what a run's did")
+    if asked.truth != "hidden" or asked.labeller is not None:
+        raise ConfigError("--truth and --labeller are for labelled runs; here coaches see what a run's did")
     labels = await _read_labels(registry, asked)
     bar.start(len(chosen) * asked.repeats * len(labels.actions))
-    async with open_coaches(registry, chosen, errors) as built:
-        judges = [one for (one,) in built]
+    async with open_coaches(registry, chosen, errors, repeats=asked.repeats, cassette=asked.cassette) as judges:
         if asked.against == "counterfactual":
-            blaming: BlameEvaluation = await evaluate_blame(judges, labels, _limits(asked), on_verdict=bar.advance)
-            return blame_tables.blame_json(blaming), partial(blame_tables.show_blame, certificate=blaming)
-        certified: CoachEvaluation = await evaluate_coaches(
-            judges, labels, _limits(asked), repeats=asked.repeats, on_verdict=bar.advance
-        )
-    document = coach_eval_tables.coach_evaluation_json(certified)
-    return document, partial(coach_eval_tables.show_coach_evaluation, certificate=certified)
+            once = [judge for judge, *_ in judges]
+            blaming: BlameEvaluation = await evaluate_blame(once, labels, _limits(asked), on_verdict=bar.advance)
+            return _Evaluated(
+                document=blame_tables.blame_json(blaming),
+                show=partial(blame_tables.show_blame, certificate=blaming),
+                counts=[coach.counts for coach in blaming.coaches],
+            )
+        certified: CoachEvaluation = await evaluate_coaches(judges, labels, _limits(asked), on_verdict=bar.advance)
+    return _Evaluated(
+        document=coach_eval_tables.coach_evaluation_json(certified),
+        show=partial(coach_eval_tables.show_coach_evaluation, certificate=certified),
+        counts=[coach.counts for coach in certified.coaches],
+    )
 
 
 async def _read_labels(registry: Registry, asked: EvalRequest) -> LabelledSet:

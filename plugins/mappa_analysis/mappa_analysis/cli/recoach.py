@@ -13,7 +13,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_analysis.cli.verdict_tables import format_estimate, make_table, show_reasons, verdict_bar
+from mappa_analysis.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
 from mappa_core.commands import (
     Console,
@@ -80,6 +80,7 @@ def command(
         echo(recoach_json(recoached))
     else:
         show_recoach(Console(), recoached)
+    check_answered([recoached.counts])
 
 
 def recoach_json(recoached: RecoachResult) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 from rich.table import Table
 
+from mappa_core import GuardStop
 from mappa_core.commands import Console
 
 if TYPE_CHECKING:
@@ -68,3 +70,14 @@ def show_reasons(console: Console, counts: VerdictCounts) -> None:
     if len(reasons) > MAX_SHOWN_REASONS:
         rest = sum(times for _, times in reasons[MAX_SHOWN_REASONS:])
         console.print(f"{rest:7,} x {len(reasons) - MAX_SHOWN_REASONS} other reasons", highlight=False)
+
+
+def check_answered(judged: Sequence[VerdictCounts]) -> None:
+    """Raise GuardStop if coaches were asked, and every verdict failed."""
+    verdicts, failed = (sum(getattr(counts, name) for counts in judged) for name in ("verdicts", "failed"))
+    if verdicts and failed == verdicts:
+        reasons = sum((Counter(counts.reasons) for counts in judged), Counter[str]())
+        (reason, times), *_ = reasons.most_common(1)
+        raise GuardStop(
+            f"all {verdicts:,} verdicts failed, {times:,} of them by this: {reason.removeprefix('failed: ')}"
+        )

@@ -38,17 +38,17 @@ class CoachEvaluation:
 
 
 async def evaluate_coaches(
-    judges: Sequence[NamedCoach],
+    judges: Sequence[Sequence[NamedCoach]],
     labels: LabelledSet,
     limits: JudgingLimits,
     *,
-    repeats: int = 1,
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> CoachEvaluation:
-    """Judge every labelled action `repeats` times by every coach, one coach after another so that none delays another,
-    and compute their metrics. No cassette is used: a replayed verdict has neither noise nor latency.
+    """Judge every labelled action by every coach, one coach after another so that none delays another, and compute
+    their metrics.
 
     Args:
+        judges: every coach as often as it is to judge; one that keeps its verdicts is another object each time.
         on_verdict: called with every verdict.
     """
     trajectories = _by_trajectory(labels)
@@ -64,19 +64,20 @@ async def evaluate_coaches(
         verdicts = await judge_actions(judge, shown, limits, review=judge.coach.by_trajectory, finalize=record)
         return [verdict for one in verdicts for verdict in one]
 
-    every = [judge for judge in judges for _ in range(repeats)]
-    given = iter(await judge_in_turn(judges, map(once, every)))
-    verdicts = {judge.name: [next(given) for _ in range(repeats)] for judge in judges}
+    every = [judge for repeats in judges for judge in repeats]
+    given = iter(await judge_in_turn(every, map(once, every)))
+    verdicts = {repeats[0].name: [next(given) for _ in repeats] for repeats in judges}
     scores = {name: score_matrix(given) for name, given in verdicts.items()}
     return CoachEvaluation(
         actions=len(actions.label),
         trajectories=len(trajectories),
         right=float(actions.right.mean()),
-        repeats=repeats,
+        repeats=max(map(len, judges)),
         truth_shown=labels.truth_shown,
         left_out=labels.left_out,
         coaches=tuple(
-            compute_coach_metrics(judge.name, actions, verdicts[judge.name], judge.coach.providers) for judge in judges
+            compute_coach_metrics(judge.name, actions, verdicts[judge.name], judge.coach.providers)
+            for judge, *_ in judges
         ),
         ensemble=compute_ensemble_metrics(scores, actions) if len(judges) > 1 else None,
     )

@@ -76,7 +76,7 @@ class NuisanceEffects:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCounts:
     """Verdicts by status, those replayed from a cassette, and the reasons of missing scores, most frequent first;
-    numbers in the reasons are masked by `#`."""
+    reasons that differ by numbers alone count as the first of them."""
 
     verdicts: int
     scored: int
@@ -282,20 +282,22 @@ def _noise(scores: Float64, actions: LabelledColumns) -> RepeatNoise:
 def count_verdicts(verdicts: Sequence[Verdict]) -> VerdictCounts:
     """Count verdicts by status and reason."""
     status = Counter(verdict.status for verdict in verdicts)
-    reasons = Counter(_missing_reason(verdict) for verdict in verdicts if verdict.score is None)
+    missing = [_missing_reason(verdict) for verdict in verdicts if verdict.score is None]
+    masked = [re.sub(r"[0-9][0-9.,]*", "#", reason) for reason in missing]
+    first = dict(zip(reversed(masked), reversed(missing), strict=True))
     return VerdictCounts(
         verdicts=len(verdicts),
         scored=status["scored"],
         abstained=status["abstained"],
         failed=status["failed"],
-        replayed=sum(verdict.replayed for verdict in verdicts),
-        reasons=dict(reasons.most_common()),
+        replayed=sum(verdict.replayed and verdict.status != "failed" for verdict in verdicts),
+        reasons={first[reason]: count for reason, count in Counter(masked).most_common()},
     )
 
 
 def _missing_reason(verdict: Verdict) -> str:
     text = (verdict.error or verdict.reasoning).strip().partition("\n")[0]
-    return f"{verdict.status}: {re.sub(r'[0-9][0-9.,]*', '#', text)}"
+    return f"{verdict.status}: {text}"
 
 
 def judging_cost(verdicts: Sequence[Verdict], providers: Sequence[Provider]) -> JudgingCost:

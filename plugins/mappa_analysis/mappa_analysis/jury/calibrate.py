@@ -56,7 +56,8 @@ def calibrate(
     anchors: Anchors, members: Sequence[Use], out: Path, *, share: float, keep: int | None, draws: int
 ) -> CalibrationResult:
     """Fit a jury on a `share` of the questions and write it to `out`, and as the coach of a recipe to a YAML file
-    beside it. It is validated on all labels, `draws` times at each size of the curve; `keep` as in `validate_jury`.
+    beside it, which finds `out` from any folder. It is validated on all labels, `draws` times at each size of the
+    curve; `keep` as in `validate_jury`.
 
     Raises:
         RunError: a file cannot be written.
@@ -71,7 +72,7 @@ def calibrate(
     known = validation.agreement
     calibration = _build_calibration(fit, anchors, rows, members, agreement=None if known is None else known.low)
     recipe = _recipe_beside(out)
-    options = {"combine": "calibrated", "calibration": str(out), "members": calibration.members}
+    options = {"combine": "calibrated", "calibration": str(out.absolute()), "members": calibration.members}
     tree = with_origin({"coach": {"use": "ensemble", "options": options}}, "")
     write_atomic(out, msgspec.json.format(msgspec.json.encode(calibration), indent=1))
     write_atomic(recipe, format_yaml(tree))

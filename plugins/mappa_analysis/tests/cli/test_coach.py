@@ -205,6 +205,49 @@ def test_wrong_input_is_exit_code_2(told, args, message):
     assert message in err
 
 
+def test_verdicts_on_runs_without_labels_are_kept_too_for_each_repeat(run, told, tmp_path):
+    words = (
+        "--run",
+        run,
+        "--coach",
+        "paid",
+        "paid.model=m",
+        "--repeats",
+        2,
+        "--json",
+        "--cassette",
+        tmp_path / "said.db",
+    )
+    first, second = (json.loads(told("coach", "eval", *words)[1])["coaches"][0] for _ in range(2))
+    assert (first["counts"]["replayed"], second["counts"]["replayed"]) == (0, 96)
+    assert first["overall"] == second["overall"] and (tmp_path / "said-2.db").exists()
+
+
+@pytest.fixture
+def broken(doubles, monkeypatch):
+    """The coach `strict` fails always."""
+    import acme_doubles
+
+    async def fail(self, scene):
+        raise ConnectionError(f"no key {scene.step.position}")
+
+    monkeypatch.setattr(acme_doubles.Strict, "score", fail)
+
+
+@pytest.mark.parametrize("words", [["--coach", "strict"], ["--coach", "strict", "--json"]])
+def test_a_coach_of_which_every_verdict_failed_is_certified_and_then_exit_code_3(run, told, broken, words):
+    code, out, err = told("coach", "eval", "--run", run, *words)
+    assert code == 3 and ("failed" in out if "--json" in words else "48 (100.0 %)" in out)
+    assert err == "Stopped: all 48 verdicts failed, 48 of them by this: ConnectionError: no key 0\n"
+
+
+def test_a_run_that_nobody_could_judge_again_is_exit_code_3(copy, told, broken):
+    code, out, err = told("recoach", copy, "--coach", "strict")
+    assert (code, out.startswith("strict: 44 verdicts (0 scored, 0 abstained, 44 failed)\n")) == (3, True)
+    assert "44 x failed: ConnectionError: no key 0" in out
+    assert err.startswith("Stopped: all 44 verdicts failed, 44 of them by this: ConnectionError: no key 0")
+
+
 # --- coach eval: against counterfactual rollouts ----------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from mappa_analysis.coach_eval.batch_judge import JudgingLimits
 from mappa_analysis.coach_eval.bootstrap import Estimate
 from mappa_analysis.coach_eval.evaluate import evaluate_coaches
 from mappa_analysis.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
-from mappa_analysis.coach_eval.metrics import EnsembleMetrics
+from mappa_analysis.coach_eval.metrics import EnsembleMetrics, count_verdicts
 from mappa_core.commands import NamedCoach
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.protocols import Coach, Provider
@@ -62,7 +63,7 @@ async def certified(actions, repeats=1, **coaches):
     judges = [
         NamedCoach(name=name, coach=one if isinstance(one, Coach) else Scripted(one)) for name, one in coaches.items()
     ]
-    return await evaluate_coaches(judges, labels(actions), ASKING, repeats=repeats)
+    return await evaluate_coaches([[judge] * repeats for judge in judges], labels(actions), ASKING)
 
 
 @pytest.fixture
@@ -135,9 +136,16 @@ async def test_a_missing_verdict_is_left_out_and_counted_and_never_a_number(twen
     counts = coach.counts
     assert (counts.verdicts, counts.scored, counts.abstained, counts.failed) == (40, 36, 2, 2)
     assert counts.reasons == {
-        "failed: ConnectionError: gone after # s": 2,
-        "abstained: the request # was blocked": 2,
+        "failed: ConnectionError: gone after 3.5 s": 2,
+        "abstained: the request 1 was blocked": 2,
     }
+
+
+def test_what_failed_beside_another_call_is_not_from_the_cassette():
+    shared = replace(Verdict.failed("status 401: key 1, in r1/x.db"), replayed=True)
+    counts = count_verdicts([shared, Verdict.failed("status 402: key 2, in r2/x.db"), Verdict.failed("other")])
+    assert (counts.failed, counts.replayed) == (3, 0)
+    assert counts.reasons == {"failed: status 401: key 1, in r1/x.db": 2, "failed: other": 1}
 
 
 async def test_a_coach_that_never_scores_has_no_figure(twenty):
@@ -154,8 +162,10 @@ async def test_a_coach_that_hangs_is_timed_out(labelled):
             await asyncio.Event().wait()
 
     judge = NamedCoach(name="hangs", coach=Hanging())
-    found = await evaluate_coaches([judge], labels([labelled("a", 1.0)]), JudgingLimits(concurrency=1, timeout_s=0.01))
-    assert found.coaches[0].counts.reasons == {"failed: no verdict within # s": 1}
+    found = await evaluate_coaches(
+        [[judge]], labels([labelled("a", 1.0)]), JudgingLimits(concurrency=1, timeout_s=0.01)
+    )
+    assert found.coaches[0].counts.reasons == {"failed: no verdict within 0.01 s": 1}
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
@@ -321,7 +331,7 @@ async def test_a_coach_of_trajectories_reviews_each_whole(labelled):
 async def test_every_verdict_is_told_of(twenty):
     heard = []
     judge = NamedCoach(name="knows", coach=Scripted(truth(twenty)))
-    await evaluate_coaches([judge], labels(twenty), ASKING, repeats=3, on_verdict=heard.append)
+    await evaluate_coaches([[judge] * 3], labels(twenty), ASKING, on_verdict=heard.append)
     assert len(heard) == 120 and {verdict.coach for verdict in heard} == {"knows"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,9 +171,10 @@ def run_command(*words):
     return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=True)
 
 
-def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files):
+def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch):
+    monkeypatch.chdir(files)
     on = ("--on", "agent-process-bench", "--data", files / "labels.jsonl")
-    jury = files / "jury.json"
+    jury = Path("jury.json")
     made = run_command(
         "calibrate",
         *on,
@@ -193,7 +195,8 @@ def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files):
     calibration = Calibration.read(jury)
     assert [one["options"]["judge"] for one in calibration.members] == ["j0", "j1", "j2"]
     assert len(calibration.fitted_on) == 20
-    assert "combine: calibrated" in (files / "jury.yaml").read_text()
+    recipe = (files / "jury.yaml").read_text()
+    assert "combine: calibrated" in recipe and f"calibration: {files / 'jury.json'}\n" in recipe
 
     refused = run_command("eval", *on, "--jury", jury)
     assert isinstance(refused.exception, ConfigError)

@@ -319,7 +319,7 @@ def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monke
         (["--on", "who-and-when"], "--on names a public set and --data its files: give both"),
         (["--on", "who-and-when", "--data", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
         (["--run", "a", "--on", "who-and-when", "--data", "b"], "name what is labelled"),
-        (["--file", "x.jsonl", "--truth", "shown"], "--truth, --labeller and --cassette are for labelled runs"),
+        (["--file", "x.jsonl", "--truth", "shown"], "--truth and --labeller are for labelled runs"),
     ],
 )
 def test_what_cannot_be_certified_is_exit_code_2(words, says, tmp_path, monkeypatch, capsys):
