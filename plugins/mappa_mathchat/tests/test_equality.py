@@ -61,6 +61,10 @@ RIGHT = [
     (r"(-\infty,3)\cup(5,\infty)", r"(5,\infty) \cup (-\infty,3)"), (r"(3,\infty)", "x>3"), ("x>3", r"(3,\infty)"),
     (r"x\in(1,2)", "(1,2)"), ("x=1, x=2", "1,2"), (r"1\text{ and }2", "1,2"), (r"(\sqrt4, 3)", "(2,3)"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    # numbers that are tiny, huge, or need more than their digits
+    (r"\frac{1}{2^{200}}", "2^{-200}"), (r"\frac{101}{101!}", r"\frac{1}{100!}"), ("2^{2024}-2^{2023}", "2^{2023}"),
+    (r"\sqrt{11+6\sqrt2}+\sqrt{11-6\sqrt2}", "6"), (r"\tan 15^\circ", r"2-\sqrt3"),
+    (r"\binom{200}{100}", r"\frac{200!}{(100!)^2}"), (r"e^{i\pi/3}", r"\frac12+\frac{\sqrt3}{2}i"),
     # words
     (r"\text{Evelyn}", "Evelyn"), ("evelyn", r"\text{Evelyn}"), (r"\text{(C)}", "(C)"), ("C", r"\text{C}"),
     ("1011_2", "1011_2"),
@@ -74,6 +78,12 @@ WRONG = [
     (r"\frac{22}{7}", r"\pi"), ("1.414", r"\sqrt2"), ("1,23", "123"), ("1234,5", "1234.5"), ("6 0", "60"),
     (r"6\,0", "60"),
     ("1e3", "13"), ("11/2", "1.5"), (r"\frac{1}{0}", "0"), (r"\sqrt{2}+10^{-20}", r"\sqrt{2}"),
+    (r"1-\frac{1}{2010!}", r"1-\frac{1}{2009!}"), (r"\frac{1}{2^{200}}", r"\frac{1}{3^{200}}"),
+    (r"\frac{1}{100!}", r"\frac{1}{101!}"), (r"\frac{2^{100}}{100!}", r"\frac{3^{100}}{100!}"),
+    (r"\sqrt{10^{120}+1}", "10^{60}"),
+    (r"\frac{\sqrt2}{2^{200}}", r"\frac{\sqrt2}{3^{200}}"), (r"\frac{1}{1+2^{200}}", r"\frac{1}{2^{200}}"),
+    (r"\begin{pmatrix}\frac{1}{2^{200}}\\2\end{pmatrix}", r"\begin{pmatrix}\frac{1}{3^{200}}\\2\end{pmatrix}"),
+    (r"\pi+10^{-51}", r"\pi"),
     # the right number among other things
     ("1 or 60", "60"), ("60 or 61", "60"), (r"60 \text{ or } 61", "60"), (r"60\text{ or 61}", "60"), ("60, 61", "60"),
     ("60,61", "60"), ("1, 60", "60"), ("60 61", "60"), (r"60 \quad 61", "60"), ("60;61", "60"), (r"\{60, 61\}", "60"),
