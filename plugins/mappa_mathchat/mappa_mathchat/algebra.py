@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WALL_FACTOR = 12
 """Wall-clock limit of a fork as a multiple of its CPU limit."""
+MAX_DIGITS = 400
+"""Digits with which the difference of two numbers is computed."""
 WARM_UP_EXPRESSIONS = (r"\frac{\sqrt{2}}{2}+1", r"(x^{2}+\pi)\cdot 3^{-1}", r"\cos(x)-|y|")
 
 
@@ -40,11 +42,33 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
 
     try:
         gold, target = parse_latex(reference), parse_latex(answer)
+        if numbers_differ(gold, target):
+            return False
         # 50 digits: the default of 15 takes a difference below 1e-15 for none
         options = {"numeric_precision": 50, "allow_set_relation_comp": True, "timeout_seconds": None}
         return bool(verify(gold, target, raise_on_error=True, **options))
     except Exception:  # noqa: BLE001 - a boundary: the libraries raise anything at all on text that a model made up
         return False
+
+
+def numbers_differ(one: Basic, other: Basic) -> bool:
+    """Whether both are numbers, or matrices of one shape, of which some pair is certain not to be equal, however small
+    their difference is; False where that is not certain."""
+    from sympy import Expr, Float, MatrixBase
+    from sympy.concrete.expr_with_limits import ExprWithLimits
+
+    if isinstance(one, MatrixBase) and isinstance(other, MatrixBase) and one.shape == other.shape:
+        return any(numbers_differ(*pair) for pair in zip(one.flat(), other.flat(), strict=True))
+    if not (isinstance(one, Expr) and isinstance(other, Expr) and one.is_number and other.is_number):
+        return False
+    difference = one - other
+    if difference.is_Rational:
+        return bool(difference != 0)
+    if difference.has(ExprWithLimits):  # sums and integrals are approximated, with no bound on the error
+        return False
+    parts = difference.evalf(maxn=MAX_DIGITS).as_real_imag()
+    # sympy gives a number of which no digit is certain, such as the 0.e-425 of equal roots, the precision 1
+    return any(isinstance(part, Float) and part != 0 and part._prec > 1 for part in parts)
 
 
 def _compare_and_exit(answer: str, reference: str, seconds: float) -> None:

@@ -10,8 +10,8 @@ Two texts are equal where
 - algebra says so.
 
 A name on the left is dropped (`x = 5`, `m+n = 142`), an unsolved equation (`2x = 60`) is no answer, and a box that
-holds the right number among others (`1 or 60`, `60, 61`, `\pm 60`) is wrong. A reference `080 or 081 (remark)` accepts
-either.
+holds the right number among others (`1 or 60`, `60, 61`, `\pm 60`) is wrong. `or` makes a list (of inequalities, a
+union) as a comma does; a reference `080 or 081 (both were accepted)` accepts either.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
+from mappa_mathchat.latex import OR, normalize_spelling, parse_number, split_unit, to_expression
 
 AlgebraCheck = Callable[[str, str], bool]
 """Whether two LaTeX expressions, as returned by `latex.to_expression`, are equal."""
 
 MAX_CHARACTERS = 1000
-"""Longest answer that is parsed; a longer one equals only the identical text."""
+"""Longest text that is parsed; a longer one equals only the identical text."""
 MAX_PARTS = 32
 MAX_DEPTH = 20
 
-_ALTERNATIVES = re.compile(r"\\text\{,?\s*or\s*\}|,?\s+or\s+")
-_REMARK = re.compile(r"\s+\([A-Za-z][A-Za-z ,.]*\)\s*$")
+_ACCEPTED = re.compile(r"\s+\((?=[^()]*\baccept)(?![^()]*\bnot\b)[A-Za-z ,.]*\)\s*$")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|neq?)(?![A-Za-z])")
 _LONG_NAME = re.compile(r"\\(?:angle|triangle) ?[A-Z]{1,4}|\\text\{[A-Za-z ]+\}|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _INDEX = re.compile(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])'*\([^()]*\)|'")
 _UNKNOWN = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z]+")
+_NAMES = re.compile(r"\((?:\\?[A-Za-z]+,)+\\?[A-Za-z]+\)")
+_LETTERS = re.compile("[A-Za-z ]{2,}")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 
 
@@ -46,13 +47,20 @@ def answers_equal(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
         return False
     if answer == reference:
         return True
-    if len(answer) > MAX_CHARACTERS or _depth(answer) > MAX_DEPTH:
+    if any(len(text) > MAX_CHARACTERS or _depth(text) > MAX_DEPTH for text in (answer, reference)):
         return False
-    without_remark = _REMARK.sub("", reference)
-    accepted = [without_remark, *_ALTERNATIVES.split(without_remark)]
-    return any(
-        _same_answer(normalize_spelling(answer), normalize_spelling(one), algebra) for one in dict.fromkeys(accepted)
-    )
+    given, true = normalize_spelling(answer), normalize_spelling(_ACCEPTED.sub("", reference))
+    accepted = _split(true, OR) if _ACCEPTED.search(reference) else [true]
+    return any(_same_answer(given, one, algebra) for one in accepted)
+
+
+def canonical_spelling(answer: str) -> str:
+    """Return one text for all spellings of a number (`023`, `23.0`), and for the layouts of any other answer."""
+    if len(answer) > MAX_CHARACTERS or _depth(answer) > MAX_DEPTH:
+        return answer
+    text = normalize_spelling(answer)
+    value = parse_number(text)
+    return _normalize_words(text) if value is None else str(value)
 
 
 def _depth(text: str) -> int:
@@ -64,9 +72,15 @@ def _depth(text: str) -> int:
 
 
 def _same_answer(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
-    if _normalize_words(answer) == _normalize_words(reference):
+    answer, reference = _drop_names(answer, reference)
+    given_words, true_words = _normalize_words(answer), _normalize_words(reference)
+    if given_words == true_words:
         return True
+    if _LETTERS.fullmatch(given_words) and _LETTERS.fullmatch(true_words):  # `on` is not `no`, as a product would be
+        return False
     if _RELATION.search(answer) or _RELATION.search(reference):
+        if OR in answer or OR in reference:
+            return _same_parts(_union(answer), _union(reference), algebra)
         return _equal_by_algebra(answer, reference, algebra)
     given, true = _structure(answer), _structure(reference)
     if given is None and true is None:
@@ -76,9 +90,26 @@ def _same_answer(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
     return _same_parts(given, true, algebra)
 
 
+def _drop_names(answer: str, reference: str) -> tuple[str, str]:
+    """Remove what names a tuple, an interval, a set or a list (`S=`, `(x,y)=`), except where the names differ."""
+    (name, given), (true_name, true) = _split_name(answer), _split_name(reference)
+    return (answer, reference) if name and true_name and name != true_name else (given, true)
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """Split `P=(1,2)` into name and structure; the name is empty where there is none."""
+    sides = _EQUALS.split(text)
+    if len(sides) != 2 or _structure(sides[1]) is None:
+        return "", text
+    names = sides[0][1:-1].replace("\\", "").split(",") if _NAMES.fullmatch(sides[0]) else []
+    named = names == sorted(names) if names else _is_name(sides[0])
+    return (sides[0], sides[1]) if named else ("", text)
+
+
 def _normalize_words(text: str) -> str:
-    """Unwrap `\\text{}`; fold the case of a text that is words alone."""
+    """Unwrap `\\text{}` and the letter of a choice; fold the case of a text that is words alone."""
     plain = re.sub(r"\\text\{([^{}]*)\}", lambda match: match[1].strip(), text)
+    plain = re.sub(r"^\(([A-Z])\)$", r"\1", plain)
     return plain.casefold() if re.fullmatch(r"[A-Za-z .'-]{2,}", plain) else plain
 
 
@@ -89,13 +120,14 @@ Structure = tuple[str, list[str]]
 
 def _structure(text: str) -> Structure | None:
     """Split a text into kind and parts; None for a single value. The kind is `any order`, `union`, or the brackets."""
-    if parse_number(text) is not None:
+    if parse_number(split_unit(text)[0]) is not None:
         return None
     if r"\cup" in text:
-        return "union", _split(text, r"\cup")
+        return _union(text)
     if r"\pm" in text:
         return "any order", [text.replace(r"\pm", sign).removeprefix("+") for sign in "+-"]
-    parts = _split(text, ",")
+    alternatives = _split(text, OR)
+    parts = _split(text, ",") if len(alternatives) == 1 else [part for one in alternatives for part in _listed(one)]
     if len(parts) > 1:
         return "any order", parts
     if text.startswith(r"\{") and text.endswith(r"\}"):
@@ -107,6 +139,14 @@ def _structure(text: str) -> Structure | None:
         if len(inner) > 1 or brackets != "()":
             return brackets, inner
     return None
+
+
+def _union(text: str) -> Structure:
+    return "union", _split(text, OR if OR in text else r"\cup")
+
+
+def _listed(text: str) -> list[str]:
+    return [text] if parse_number(text) is not None else _split(text, ",")
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -132,12 +172,22 @@ def _same_parts(given: Structure, true: Structure, algebra: AlgebraCheck) -> boo
     if kind not in ("any order", "union"):
         return all(_same_answer(*pair, algebra) for pair in zip(answers, references, strict=True))
     left = list(references)
+    if algebra is not _refuse:  # most parts are the same without algebra, and the time that it has is short
+        for answer in list(answers):
+            same = next((one for one in left if _same_answer(answer, one, _refuse)), None)
+            if same is not None:
+                left.remove(same)
+                answers.remove(answer)
     for answer in answers:
         match = next((one for one in left if _same_answer(answer, one, algebra)), None)
         if match is None:
             return False
         left.remove(match)
     return True
+
+
+def _refuse(_answer: str, _reference: str) -> bool:
+    return False
 
 
 # --- one value ------------------------------------------------------------------------------------------------------
@@ -157,8 +207,9 @@ def _same_value(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
 
 
 def _is_name(head: str) -> bool:
-    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`), and is no term to solve (`2x`) and no negation."""
-    if re.search(r"(?<![A-Za-z])(?:not|or|and)(?![A-Za-z])", head):
+    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`), and is no term to solve (`2x`, `-x`) and no
+    negation."""
+    if head.startswith("-") or re.search(r"(?<![A-Za-z])(?:not|or|and)(?![A-Za-z])", head):
         return False
     named = _INDEX.sub("", _LONG_NAME.sub("Q", head))
     unknowns = set(_UNKNOWN.findall(named))

@@ -8,32 +8,54 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from mappa_mathchat.units import find_unit
+
 _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
-        "°": r"^\circ ", "∪": r"\cup ", "≤": r"\le ", "≥": r"\ge ", "±": r"\pm ", "²": "^2", "³": "^3", "\xa0": " ",
+        "°": r"^\circ ", "∪": r"\cup ", "≤": r"\le ", "≥": r"\ge ", "±": r"\pm ", "\xa0": " ", "∅": r"\emptyset ",
+        "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     }
 )  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
+OR = r"\lor "
+"""How normalised text spells `or`."""
 _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"⁻?[⁰¹²³⁴-⁹]+", lambda match: _superscript(match[0].translate(_SUPERSCRIPTS))),
+        (r"√ ?\(([^()]*)\)|√ ?([0-9]+(?:\.[0-9]+)?|[A-Za-z])", lambda match: rf"\sqrt{{{match[1] or match[2]}}}"),
         (r"\\!|\{,\}", ""),
         (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|limits)(?![A-Za-z])", ""),
+        (r"(?<=[0-9]) *\\q?quad *(?=[0-9])", ";"),
         (r"(?<!\\)\\(?:[,;: ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~|\s+", " "),
         (r"\\[dtc]frac", r"\\frac"),
+        (r"\\[dt]binom", r"\\binom"),
+        (r"\\varnothing(?![A-Za-z])|^\\\{ *\\\}$", r"\\emptyset"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit)\{([^{}]*)\}", r"\1"),
+        (r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?(i|e|\\pi) ?\}", r" \1 "),
         (r"\\(?:mathrm|textrm|textbf|textit|mbox|operatorname|mathsf)\{", r"\\text{"),
         (r"\\text\{\s*(-?[\d.,/]+)\s*\}", r"\1"),
         (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+)\}", r"\1\\text{ \2}"),
         (r"\\text\{,?\s*and\s*\}|,? and ", ","),
+        (r",? *\\text\{,?\s*or\s*\} *|,? or ", lambda _: OR),
         (r"\^\{\\circ\}|\\degree", r"^\\circ"),
         (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
         (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
         (r" {2,}", " "),
         (r"^[A-Za-z] ?\\in ?(?=[(\[]|\\\{)", ""),
+        (r"^([0-9A-F]*[0-9][0-9A-F]*)_\{([0-9]+)\}$", r"\1_\2"),
+        (rf"^([+-]?{_THOUSANDS})(?=\\(?:pi|sqrt)(?![A-Za-z]))", lambda match: match[1].replace(",", "")),
+        (rf"(\\frac|\\sqrt|\}})\{{({_THOUSANDS})\}}", lambda match: f"{match[1]}{{{match[2].replace(',', '')}}}"),
     )
 )
+_CURRENCY_SIGN = re.compile(r"^([+-]?)\\?\$ ?([+-]?)(?=[0-9.])([0-9.,]*$)?")
 _SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) | (?![A-Za-z0-9\\])")
+
+
+def _superscript(digits: str) -> str:
+    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
 def normalize_spelling(text: str) -> str:
@@ -45,7 +67,7 @@ def normalize_spelling(text: str) -> str:
     for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$", "$")):
         if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing):
             text = text.removeprefix(opening).removesuffix(closing).strip()
-    text = re.sub(r"^\\?\$ ?(?=[\d.])", "", text)  # a currency sign
+    text = _CURRENCY_SIGN.sub(lambda match: f"{match[1]}{match[2]}" + (rf"{match[3]}\$" if match[3] else ""), text)
     while text.startswith("{") and text.endswith("}") and _closes_at_end(text):
         text = text[1:-1].strip()
     return _SPACE_WITHOUT_MEANING.sub("", text)
@@ -63,38 +85,30 @@ def _closes_at_end(text: str) -> bool:
 
 # --- units ---------------------------------------------------------------------------------------------------------
 
-_BARE_UNIT = (
-    r"(?:mm|cm|km|kg|ft|in|mi|mph|hrs?|mins?|secs?|inch(?:es)?|feet|foot|yards?|miles?|(?:centi|kilo|milli)?met(?:er|re)s?"
-    r"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|degrees?|radians?|dollars?|cents?|units?|percent)"
-)
+_POWER = r"(?:\^(?:\d|\{\d\}))?"
 _UNIT = re.compile(
-    r"(?P<value>.*?[\w)}!])\s*(?P<unit>"
-    r"(?:\\text\{[^{}\d\\]*\}(?:\^(?:\d|\{\d\}))?/?)+"
-    rf"|{_BARE_UNIT}(?:\^(?:\d|\{{\d\}}))?"
-    r"|\^\\circ(?:\\text\{[CF]\})?|\\?%|\\\$)",
+    r"(?P<value>.*?[\w)}!])(?P<unit>"
+    rf"\s*(?:\\text\{{[^{{}}\d\\]*\}}{_POWER}/?)+"
+    rf"|(?:(?<=[0-9)}}!])|\s)(?P<bare>[A-Za-z][A-Za-z. /]+{_POWER})"
+    r"|\s*(?:\^\\circ ?(?:\\text\{ ?[CF] ?\})?|\\?%|\\\$))",
     re.DOTALL,
 )
-_NO_UNIT = re.compile(
-    r"\b(?:or|and|not|nor|but|to|than|if|when|is|are|was|no|more|less|about|base|mod|pi|factorial|squared|cubed|half|dozen"
-    r"|hundred|thousand|million|billion|trillion)\b"
-)
-_UNIT_SPELLINGS = {r"^\circ": "degree", "deg": "degree", r"\%": "percent", "%": "percent", r"\$": "dollar"}
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    r"""Split a normalised text into (value, unit): `5\text{ cm}` is ("5", "cm"), `5` is ("5", None)."""
+    r"""Split a normalised text into (value, unit): `5\text{ cm}` is ("5", "cm"), `5` is ("5", None). Words that may
+    change the value stay in it."""
     match = _UNIT.fullmatch(text)
     if match is None:
         return text, None
-    value, raw = match["value"].strip(), match["unit"]
-    name = re.sub(r"\\text\{([^{}]*)\}", r"\1", raw).strip().lower()
-    if _NO_UNIT.search(name):
+    value = match["value"].strip()
+    words = re.sub(r"\\text\{([^{}]*)\}", r"\1", match["unit"]).strip()
+    unit = find_unit(words, value, nouns=not match["bare"]) if words else ""
+    if unit is None:
         return text, None
-    if raw.startswith("^") and parse_number(value) is None:  # the degree sign of an angle inside an expression
+    if words.startswith("^") and parse_number(value) is None:  # the degree sign of an angle inside an expression
         return text, None
-    if name in _UNIT_SPELLINGS:
-        return value, _UNIT_SPELLINGS[name]
-    return value, re.sub(r"[\s.{}]", "", name).removesuffix("s") or None
+    return value, unit or None
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------
@@ -108,23 +122,38 @@ _FRACTION = re.compile(
     r"(?:\\frac ?(?:\{(?P<a>[+-]?[0-9]+)\}|(?P<a1>[0-9])) ?(?:\{(?P<b>[+-]?[0-9]+)\}|(?P<b1>[0-9]))"
     r"|(?P<a2>[0-9]+)/(?P<b2>[0-9]+))"
 )
+_REPEATING = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]*)\.(?P<part>[0-9]*)\\(?:overline|bar)\{(?P<period>[0-9]+)\}")
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Parse a normalised integer, decimal (`1,234.5`, `1e3`), fraction or mixed number exactly; None for all else."""
+    r"""Parse a normalised integer, decimal (`1,234.5`, `1e3`, `0.\overline{3}`), fraction or mixed number exactly; None
+    for all else."""
     match = _DECIMAL.fullmatch(text)
     if match and (match["whole"] or match["part"]):
         digits = f"{match['whole'].replace(',', '').replace(' ', '')}.{match['part'] or '0'}"
         return Fraction(f"{match['sign']}{digits}e{match['power'] or 0}")
+    match = _REPEATING.fullmatch(text)
+    if match:
+        return _parse_repeating(match)
     match = _FRACTION.fullmatch(text)
-    if not match:
-        return None
+    return _parse_fraction(match) if match else None
+
+
+def _parse_repeating(match: re.Match[str]) -> Fraction:
+    fixed, period = f"{match['whole']}{match['part']}", match["period"]
+    value = Fraction(int(fixed + period) - int(fixed or 0), (10 ** len(period) - 1) * 10 ** len(match["part"]))
+    return -value if match["sign"] == "-" else value
+
+
+def _parse_fraction(match: re.Match[str]) -> Fraction | None:
     above = match["a"] or match["a1"] or match["a2"]
     below = match["b"] or match["b1"] or match["b2"]
     whole = match["whole"]
     if int(below) == 0 or (whole and (above.startswith("-") or below.startswith("-"))):
         return None
     if whole and match["a2"] and not whole.endswith(" "):
+        return None
+    if whole and int(above) >= int(below):
         return None
     value = Fraction(int(above), int(below)) + (int(whole) if whole else 0)
     return -value if match["sign"] == "-" else value
@@ -141,6 +170,7 @@ _COMMAND = re.compile(
 )
 _ENVIRONMENTS = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix"})
 _SYMBOLS = frozenset("+-*/^_()[]{}|!,<>=.& ")
+_MIXED_NUMBER = r"(?<![0-9.,_^])([0-9]+) ?\\frac\{([0-9]+)\}\{([0-9]+)\}"
 _DOUBTFUL = re.compile(
     r"[0-9] [0-9]"  # two numbers, or one with a gap
     r"|(?<![\\A-Za-z])[A-Za-z]{2,} | [A-Za-z]{2,}"  # words
@@ -149,6 +179,7 @@ _DOUBTFUL = re.compile(
     r"|\][^,]|[^,]\["  # brackets inside: neither an interval nor the index of a root
     r"|\.(?![0-9])"
     r"|(?<![0-9])\.[0-9]*\."
+    rf"|{_MIXED_NUMBER}"  # of an improper fraction: a sum or a product
 )
 _EXPRESSION_SPELLINGS = tuple(
     (re.compile(pattern), replacement)
@@ -160,11 +191,15 @@ _EXPRESSION_SPELLINGS = tuple(
         (r"\\frac ?([0-9A-Za-z])\{", r"\\frac{\1}{"),
         (r"(\\frac\{[^{}]*\}) ?([0-9A-Za-z])", r"\1{\2}"),
         (r"\\log_([0-9A-Za-z]) ?", r"\\log_{\1}"),
-        (r"(?<![0-9.,_^])([0-9]+) ?(\\frac\{[0-9]+\}\{[0-9]+\})", r"(\1+\2)"),
+        (_MIXED_NUMBER, lambda match: _mixed_as_sum(match)),
         (r"(?<![0-9.])([0-9]+)\.([0-9]+)", lambda match: _decimal_as_fraction(match[1], match[2])),
         (r"((?<![_^0-9])[0-9]+|\)) ?\(", r"\1\\cdot ("),
     )
 )
+
+
+def _mixed_as_sum(match: re.Match[str]) -> str:
+    return rf"({match[1]}+\frac{{{match[2]}}}{{{match[3]}}})" if int(match[2]) < int(match[3]) else match[0]
 
 
 def _decimal_as_fraction(whole: str, part: str) -> str:

@@ -162,10 +162,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files or none: to a temporary folder first, then renamed, the manifest last.
 
     Raises:
-        TaskError: a file of that name with other content is there, or the folder cannot be written.
+        TaskError: a folder or a file with other content has one of the names, or the folder cannot be written.
     """
     for name, content in files.items():
         there = folder / name
+        if there.is_dir():
+            raise TaskError(f"{there} is a folder; name another folder or move it away")
         if there.exists() and there.read_bytes() != content:
             raise TaskError(f"{there} is there with other content; name another folder or move it away")
     try:

@@ -25,11 +25,16 @@ import re
 from dataclasses import dataclass, replace
 
 from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
+from mappa_mathchat.equality import MAX_CHARACTERS
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
 from mappa_mathchat.plans import Plan, parse_plan
 from mappa_mathchat.word_problems import parse_problem
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
+
+_RULE = re.compile(r"[-=_*#~+.]{2,}")
+_POWER = re.compile(r"\*\* ?(-?[A-Za-z0-9.]+|\([^()]*\))")
+_PYTHON_FRACTION = re.compile(r"(?:Fraction|Rational)\((-?[0-9]+), ?([0-9]+)\)")
 
 
 @dataclass
@@ -93,7 +98,7 @@ class RuleCoach(Coach):
         if claim is None:
             return Verdict.abstained(f"The program printed {output}; there is no plan's value to hold it against.")
         # A plan in steps counts things, so its value is an integer: 6.0 is not 6.
-        faithful = output == claim if _expects_plan_steps(scene) else await self._grader.are_equal(output, claim)
+        faithful = output == claim if _expects_plan_steps(scene) else await self._printed(output, claim)
         if faithful:
             return Verdict.scored(10, f"The program printed {output}, what its plan comes to.", blame=NOBODY)
         return Verdict.scored(4, f"The program printed {output}, but its plan comes to {claim}.", blame=CODER)
@@ -110,11 +115,16 @@ class RuleCoach(Coach):
         if output is None:
             reason = f"The box holds {answer}, not {truth}, but there was no program output to go by."
             return Verdict.scored(4, reason, blame=await self._find_first_at_fault(scene, truth))
-        if not await self._grader.are_equal(answer, output):
+        if not await self._printed(output, answer):
             reason = f"The box holds {answer}, but the program printed {output} and the truth is {truth}."
             return Verdict.scored(2, reason, blame=VERIFIER)
         reason = f"The box holds {answer}, as the program printed; the truth is {truth}."
         return Verdict.scored(7, reason, blame=await self._find_first_at_fault(scene, truth))
+
+    async def _printed(self, output: str, answer: str) -> bool:
+        """Whether a program printed an answer, in mathematics or in Python's own spelling."""
+        read = dict.fromkeys((output, read_python(output[:MAX_CHARACTERS])))
+        return any([await self._grader.are_equal(answer, one) for one in read])
 
     async def _find_first_at_fault(self, scene: Scene, truth: str) -> str | None:
         """Return the first agent whose own work was wrong; None where the plan cannot be checked."""
@@ -161,11 +171,24 @@ def _claimed_answer(scene: Scene, step: Step) -> str | None:
 
 
 def _printed_answer(step: Step) -> str | None:
-    """Return the answer in a program's output: its last line without a label such as `total:` or `x =`; None where
-    nothing was printed."""
+    """Return the answer in a program's output: its last line that is no rule (`=====`), without a label such as
+    `total:` or `x =`; None where nothing was printed."""
     lines = [line for result in step.results if result.status == "ok" for line in result.stdout.split("\n")]
     printed = [line.strip() for line in lines if line.strip()]
-    return re.split(r"[:=]", printed[-1])[-1].strip() or None if printed else None
+    if not printed:
+        return None
+    line = next((one for one in reversed(printed) if not _RULE.fullmatch(one)), printed[-1])
+    return re.split(r"[:=]", line)[-1].strip() or line
+
+
+def read_python(printed: str) -> str:
+    """Return what Python printed as mathematics: `[24, 26]` is `24, 26`, `x**2` is `x^{2}`, `Fraction(1, 3)` is
+    `\\frac{1}{3}`."""
+    text = _POWER.sub(lambda match: f"^{{{match[1]}}}", printed)
+    text = _PYTHON_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    if re.fullmatch(r"\{[^{}]+\}", text):
+        return rf"\{{{text[1:-1]}\}}"
+    return text[1:-1] if re.fullmatch(r"\[[^\[\]]+\]", text) else text
 
 
 def _solver_plan_value(scene: Scene) -> str | None:

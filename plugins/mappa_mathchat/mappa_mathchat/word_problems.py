@@ -34,6 +34,8 @@ ALLOWED_COUNTS = range(1, 1000)
 """Allowed count after every step."""
 HELD_OUT_ONE_IN = 10
 """One problem in this many is held out."""
+REPEATS = 500
+"""So many draws in a row without a new problem say that hardly any is left."""
 Mix = Literal["all", "sum", "scale"]
 
 
@@ -134,6 +136,9 @@ class WordOptions:
 
     def check(self) -> None:
         """Raise ConfigError if a value is invalid."""
+        for name, count in (("train", self.train), ("eval", self.eval)):
+            if count < 0:
+                raise ConfigError(f"{name}: must not be negative, not {count}")
         if not self.steps or not all(1 <= steps <= 6 for steps in self.steps):
             raise ConfigError(f"steps: must be numbers from 1 to 6, not {self.steps!r}")
 
@@ -148,10 +153,17 @@ class WordProblems:
         options = self._options
         count = options.eval if split == "eval" else options.train
         chosen: dict[str, Task] = {}
+        repeated = 0
         for problem in generate_problems(Random(f"{options.seed}/{split}"), options.steps, options.mix):
             if len(chosen) == count:
                 break
             if problem.held_out == (split == "eval"):
                 task = problem.task()
+                repeated = repeated + 1 if task.id in chosen else 0
+                if repeated > REPEATS:
+                    raise ConfigError(
+                        f"{split}: there are only about {len(chosen)} such problems, not {count}; "
+                        "ask for fewer, or for more steps"
+                    )
                 chosen.setdefault(task.id, task)
         return tuple(chosen.values())

@@ -10,6 +10,7 @@ from typing import Literal, Self
 from mappa_core import ConfigError, Message, Role, Scene, Stage, Step, Task, TaskError, ToolResult, Workflow
 from mappa_core.sandbox import PYTHON, SMALLEST_LIMIT
 from mappa_core.workflow import Contribution, PromptTemplates, read_rubric
+from mappa_mathchat.equality import canonical_spelling
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
 from mappa_mathchat.plans import parse_plan
@@ -40,6 +41,8 @@ class MathChatOptions:
         """Raise ConfigError if a value is invalid."""
         if self.coder_turns < 1:
             raise ConfigError(f"coder_turns: must be at least 1, not {self.coder_turns}")
+        if self.token_limit < 1:
+            raise ConfigError(f"token_limit: must be at least 1, not {self.token_limit}")
         if self.output_chars < SMALLEST_LIMIT:
             raise ConfigError(f"output_chars: must be at least {SMALLEST_LIMIT}, not {self.output_chars}")
 
@@ -124,9 +127,9 @@ class MathChat(Workflow):
         return float(await self._grader.is_correct(text, task.reference))
 
     def answer(self, steps: Sequence[Step]) -> str | None:
-        """Return the content of the last box of the graded text, without spaces."""
+        """Return the content of the last box of the graded text, in one spelling for all of one number."""
         found = extract_final_answer(steps[-1].reply.content)
-        return None if found is None else "".join(found.split())
+        return None if found is None else canonical_spelling(found)
 
     def strata(self, scene: Scene) -> Mapping[str, str]:
         """Return the stratum `plan`: whether the team's plan only adds and subtracts or also scales. Left out where the

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_mathchat.algebra_workers import AlgebraWorker, AnswerBudget
-from mappa_mathchat.equality import answers_equal
+from mappa_mathchat.equality import answers_equal, canonical_spelling
 from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -61,9 +61,33 @@ RIGHT = [
     (r"(-\infty,3)\cup(5,\infty)", r"(5,\infty) \cup (-\infty,3)"), (r"(3,\infty)", "x>3"), ("x>3", r"(3,\infty)"),
     (r"x\in(1,2)", "(1,2)"), ("x=1, x=2", "1,2"), (r"1\text{ and }2", "1,2"), (r"(\sqrt4, 3)", "(2,3)"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    # numbers that are tiny, huge, or need more than their digits
+    (r"\frac{1}{2^{200}}", "2^{-200}"), (r"\frac{101}{101!}", r"\frac{1}{100!}"), ("2^{2024}-2^{2023}", "2^{2023}"),
+    (r"\sqrt{11+6\sqrt2}+\sqrt{11-6\sqrt2}", "6"), (r"\tan 15^\circ", r"2-\sqrt3"),
+    (r"\binom{200}{100}", r"\frac{200!}{(100!)^2}"), (r"e^{i\pi/3}", r"\frac12+\frac{\sqrt3}{2}i"),
     # words
     (r"\text{Evelyn}", "Evelyn"), ("evelyn", r"\text{Evelyn}"), (r"\text{(C)}", "(C)"), ("C", r"\text{C}"),
-    ("1011_2", "1011_2"),
+    ("1011_2", "1011_2"), ("2516_{8}", "2516_8"), (r"\text{(E)}", "E"), (r"\textbf{(E)}", "E"), (r"\mathrm{(A)}", "A"),
+    # letters and units in roman type
+    (r"\mathrm{e}^{2}", "e^2"), (r"2\pi\mathrm{i}", r"2\pi i"), (r"3+4\mathrm{i}", "3+4i"),
+    (r"e^{\mathrm{i}\pi/3}", r"e^{i\pi/3}"), (r"10\text{ mph}", r"10\text{ miles per hour}"),
+    (r"5\text{ hr}", r"5\text{ hours}"), (r"12\text{ cm}^3", r"12\text{ cubic centimeters}"),
+    (r"12\text{ sq. cm}", r"12\text{ cm}^2"), ("25 square units", "25"), ("12 cubic feet", "12"),
+    (r"5\text{ people}", "5"), (r"1\text{ way}", "1"), (r"5\text{ apples per child}", "5"),
+    (r"2\text{ cups of flour}", "2"), (r"5\text{ red balls}", "5"), (r"30^\circ\text{C}", r"30\text{ degrees Celsius}"),
+    (r"12,000\text{ m}", "12000"), (r"-\$5", "-5"), ("$-5", "-5"), (r"\$1,250.50", "1250.5"),
+    # either, both, names of structures
+    ("2,3", r"2\text{ or }3"), (r"3\text{ or }2", r"2\text{ or }3"), ("3, 1, or 2", "1,2,3"), ("x=3 or x=-3", r"\pm 3"),
+    (r"(-\infty,-5]\cup[5,\infty)", r"x\le -5 \text{ or } x\ge 5"), ("odd or even", "even or odd"),
+    (r"x\ge 5 \text{ or } x\le -5", r"x\le -5 \text{ or } x\ge 5"), ("81", "080 or 081 (either is accepted)"),
+    ("(x,y)=(3,4)", "(3,4)"), ("P=(1,2)", "(1,2)"), (r"S=\{1,2\}", r"\{2,1\}"), (r"D=(-\infty,3)", r"(-\infty,3)"),
+    ("P=(1,2)", "P=(1,2.0)"),
+    # numbers that repeat, thousands inside expressions, characters
+    (r"0.\overline{3}", r"\frac13"), (r"0.1\overline{6}", r"\frac16"), (r"1.\overline{27}", r"\frac{14}{11}"),
+    (r"-0.\bar{3}", "-1/3"), (r"1,200\pi", r"1200\pi"), (r"\frac{1,000}{3}", r"\frac{1000}{3}"),
+    ("√2", r"\sqrt2"), ("2√12", r"4\sqrt3"), ("½", "0.5"), ("1½", "1.5"), ("10⁴", "10000"), ("2¹⁰", "1024"),
+    ("10⁻³", "0.001"), (r"\dbinom{5}{2}", "10"), (r"\varnothing", r"\emptyset"), (r"\{\}", r"\emptyset"),
+    ("∅", r"\emptyset"),
 ]  # fmt: skip
 
 WRONG = [
@@ -74,6 +98,12 @@ WRONG = [
     (r"\frac{22}{7}", r"\pi"), ("1.414", r"\sqrt2"), ("1,23", "123"), ("1234,5", "1234.5"), ("6 0", "60"),
     (r"6\,0", "60"),
     ("1e3", "13"), ("11/2", "1.5"), (r"\frac{1}{0}", "0"), (r"\sqrt{2}+10^{-20}", r"\sqrt{2}"),
+    (r"1-\frac{1}{2010!}", r"1-\frac{1}{2009!}"), (r"\frac{1}{2^{200}}", r"\frac{1}{3^{200}}"),
+    (r"\frac{1}{100!}", r"\frac{1}{101!}"), (r"\frac{2^{100}}{100!}", r"\frac{3^{100}}{100!}"),
+    (r"\sqrt{10^{120}+1}", "10^{60}"),
+    (r"\frac{\sqrt2}{2^{200}}", r"\frac{\sqrt2}{3^{200}}"), (r"\frac{1}{1+2^{200}}", r"\frac{1}{2^{200}}"),
+    (r"\begin{pmatrix}\frac{1}{2^{200}}\\2\end{pmatrix}", r"\begin{pmatrix}\frac{1}{3^{200}}\\2\end{pmatrix}"),
+    (r"\pi+10^{-51}", r"\pi"),
     # the right number among other things
     ("1 or 60", "60"), ("60 or 61", "60"), (r"60 \text{ or } 61", "60"), (r"60\text{ or 61}", "60"), ("60, 61", "60"),
     ("60,61", "60"), ("1, 60", "60"), ("60 61", "60"), (r"60 \quad 61", "60"), ("60;61", "60"), (r"\{60, 61\}", "60"),
@@ -92,6 +122,27 @@ WRONG = [
     (r"60\text{ cm}", r"60\text{ cm}^2"),
     ("not = 60", "60"), (r"\pi = 60", "60"), (r"\neq = 60", "60"), ("x or y = 60", "60"), (r"x \approx y = 60", "60"),
     ("6 \\quad 0", "60"), ("00 \\quad 60", "60"), ("[0]60", "60"), (r"x \in 60", "60"), (r"^\circ = 60", "60"),
+    # words that change the value, mathematics in roman type, other currencies
+    *((rf"5\text{{ {words}}}", "5") for words in (
+        "millions", "thousands", "dozens", "halves", "tenths", "hundreds", "quarters", "minus one", "plus two",
+        "times ten", "choose two", "remainder two", "over seven", "below zero", "negative", "six", "maybe",
+        "wrong", "at most", "hmm", "pi", "x", "i", "k", "M", "K", "bn", "per", "sixteenths", "squared", "and a half",
+        "for odd", "wait", "each",
+    )),
+    (r"3+4\mathrm{i}", "7"), (r"5\mathrm{i}", "5"), (r"2\mathrm{e}^{3}", "2"), (r"2\operatorname{i}", "2"),
+    (r"5\text{x}", "5"),
+    (r"2.5\text{ M}", "2.5"), (r"5\text{k}", "5"), (r"2n\text{ for odd}", "2n"), (r"n\text{ even}", "n"),
+    (r"5\text{ ms}", r"5\text{ m}"), ("C students", "C"), (r"\$25", r"25\text{ cents}"), ("$25", "25 cents"),
+    (r"\$5", r"5\text{ cm}"), (r"\$5", r"5\%"), ("$5", r"5^\circ"), (r"7\text{ am}", "7"),
+    # either is not both, and a remark is not mathematics
+    ("2", r"2 \text{ or } 3"), (r"x\le-5", r"x\le -5 \text{ or } x\ge 5"), ("3", "x=3 or x=-3"),
+    ("even", "even or odd"),
+    ("80 or 81", "080 or 081 (both were accepted)"), ("81", "80 or 81 (the latter was not accepted)"),
+    (r"x\le -5 \text{ or } x\ge 6", r"x\le -5 \text{ or } x\ge 5"), (r"\sin", r"\sin (x)"), ("a", "a (b)"),
+    # spellings that are another number, name or word
+    (r"3\frac{7}{2}", "6.5"), (r"3\frac{7}{2}", "10.5"), ("2 7/2", "5.5"), (r"12 \quad 345", "12345"), ("-x=60", "60"),
+    ("no", "on"), ("AB", "BA"), (r"\sqrt{1,234}", "1"), ("√12", r"2\sqrt1"), (r"0.\overline{3}", "0.3"),
+    (r"1.\overline{27}", "1.27"), ("(y,x)=(3,4)", "(3,4)"), ("P=(1,2)", "Q=(1,2)"), ("2516_8", "2516_7"),
     # structures
     ("(2,1)", "(1,2)"), ("[1,2]", "(1,2)"), ("(1,2]", "[1,2)"), ("1,2", "(1,2)"), ("1,2,2", "1,2"), ("1,1", "1,2"),
     ("1", "1,2"),
@@ -186,10 +237,47 @@ def test_no_text_breaks_the_comparison_and_what_goes_to_algebra_is_an_expression
     assert all(to_expression(answer) is not None for answer, _ in asked)
 
 
-def test_long_and_deep_answers_are_equal_only_to_themselves(algebra):
-    long, deep = "1+" * 600 + "1", "(" * 400 + "60" + ")" * 400
-    assert answers_equal(long, long, algebra) and answers_equal(deep, deep, algebra)
-    assert not answers_equal(long, "601", algebra) and not answers_equal(deep, "60", algebra)
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1+" * 600 + "1", "601"),
+        ("(" * 400 + "60" + ")" * 400, "60"),
+        ("9" * 5000, "61"),
+        ("(" * 1200 + "1" + ")" * 1200, "1"),
+        ("{" * 3000 + "}" * 3000, "60"),
+    ],
+    ids=["long", "deep", "more digits than Python reads", "deeper than Python recurs", "empty groups"],
+)
+def test_long_and_deep_texts_are_equal_only_to_themselves_on_either_side(text, value, algebra):
+    assert answers_equal(text, text, algebra)
+    assert not answers_equal(text, value, algebra) and not answers_equal(value, text, algebra)
+
+
+def test_parts_that_are_the_same_are_paired_without_algebra():
+    """A list of many parts in another order is not wrong because the time that algebra has is short."""
+    asked = []
+
+    def algebra(answer, reference):
+        asked.append((answer, reference))
+        return (answer, reference) == (r"\sqrt{12}", r"2\sqrt{3}")
+
+    parts = [rf"{n}+\sqrt{{{n + 1}}}" for n in range(16)]
+    answer, reference = ",".join([r"\sqrt{12}", *reversed(parts)]), ",".join([*parts, r"2\sqrt{3}"])
+    assert answers_equal(answer, reference, algebra)
+    assert asked == [(r"\sqrt{12}", r"2\sqrt{3}")]
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [("023", "23", "23.0"), (r"\frac{1}{2}", r"\dfrac12", "0.5"), ("1 1/2", "1.5"), (r"\left(1,2\right)", "(1, 2)")],
+)
+def test_spellings_of_one_answer_have_one_canonical_spelling(spellings):
+    assert len({canonical_spelling(one) for one in spellings}) == 1
+
+
+def test_different_answers_have_different_canonical_spellings():
+    answers = ["1 1/2", "11/2", "6 0", "60", "(1,2)", "[1,2]", "9" * 5000, "9" * 5001]
+    assert len({canonical_spelling(one) for one in answers}) == len(answers)
 
 
 @pytest.mark.parametrize("name", ["AIME_1983_2024.json", "amc.json", "aime_2025.json"])

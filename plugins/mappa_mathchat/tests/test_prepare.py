@@ -169,6 +169,12 @@ def test_running_twice_is_harmless_and_other_peoples_files_are_left_alone(tmp_pa
     assert (out / "train.jsonl").read_text(encoding="utf-8") == "mine"
 
 
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path, copies):
+    (tmp_path / "out" / "train.jsonl").mkdir(parents=True)
+    with pytest.raises(TaskError, match=r"train\.jsonl is a folder; name another folder or move it away"):
+        write_files(tmp_path / "out", make_files(find_sources([str(copies)])))
+
+
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path, copies):
     blocked = tmp_path / "file"
     blocked.write_text("", encoding="utf-8")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.errors import ConfigError
+from mappa_mathchat import word_problems
 from mappa_mathchat.plans import Plan, PlanStep, parse_plan
 from mappa_mathchat.word_problems import (
     VERBS,
@@ -99,6 +100,18 @@ def test_mix_and_steps_choose_problems() -> None:
 def test_options_that_make_no_sense_are_refused(wrong: WordOptions) -> None:
     with pytest.raises(ConfigError, match=r"steps: must be numbers from 1 to 6"):
         wrong.check()
+
+
+@pytest.mark.parametrize("wrong", [WordOptions(train=-1), WordOptions(eval=-1)])
+def test_a_negative_count_is_refused(wrong: WordOptions) -> None:
+    with pytest.raises(ConfigError, match=r"(train|eval): must not be negative, not -1"):
+        wrong.check()
+
+
+def test_more_problems_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_problems, "REPEATS", 20)
+    with pytest.raises(ConfigError, match=r"eval: there are only about \d+ such problems, not 10000; ask for fewer"):
+        WordProblems(WordOptions(steps=[1], mix="scale", eval=10_000)).load("eval")
 
 
 @given(plans)

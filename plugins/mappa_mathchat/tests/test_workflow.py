@@ -211,7 +211,7 @@ def test_prompts_that_do_not_parse_are_refused(tmp_path: Path) -> None:
         MathChat(MathChatOptions(prompts=str(tmp_path)))
 
 
-@pytest.mark.parametrize("wrong", [{"coder_turns": 0}, {"output_chars": 5}])
+@pytest.mark.parametrize("wrong", [{"coder_turns": 0}, {"output_chars": 5}, {"token_limit": -5}])
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         MathChatOptions(**wrong).check()  # type: ignore[arg-type]
