@@ -19,15 +19,17 @@ A tool without files is three things: a spec, `call` and `close`.
 
         async def close(self): ...
 
-`arguments` match the schema. A mistake of the agent is a result with status `error`; any exception of `call` counts as
-a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` returns
-`files=workspace.changes()`.
+`arguments` match the schema, its regular expressions aside. A mistake of the agent is a result with status `error`; any
+exception of `call` counts as a fault of the tool, for which no agent is scored. A tool that writes into
+`workspace.path` returns `files=workspace.changes()`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from mappa_core.errors import ToolError
@@ -68,11 +70,29 @@ def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
 
 
 def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+    """Describe what does not fit; None, too, where the schema cannot be used: it is a server's, and the tool judges."""
     from jsonschema import Draft202012Validator  # here, as its import takes longer than most runs of a command
     from jsonschema.exceptions import best_match
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
-    error = best_match(Draft202012Validator(dict(schema)).iter_errors(dict(arguments)))
+    error = None
+    with suppress(Exception):
+        validator = _without_patterns(validator_for(dict(schema), default=Draft202012Validator))
+        rules = {key: value for key, value in schema.items() if key != "$schema"}
+        error = best_match(validator(rules, registry=Registry()).iter_errors(dict(arguments)))
     if error is None:
         return None
     where = f" at {error.json_path[2:]!r}" if error.path else ""
     return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
+
+
+@cache
+def _without_patterns(kind: Any) -> Any:
+    """Regular expressions are left to the tool: theirs are JavaScript's, and one can take for ever."""
+    from jsonschema import validators
+
+    check = kind.VALIDATORS["additionalProperties"]
+    rules: Any = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"))
+    rules["additionalProperties"] = lambda *given: () if "patternProperties" in given[-1] else check(*given)
+    return validators.extend(kind, rules)  # type: ignore[no-untyped-call]
