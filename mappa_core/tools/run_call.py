@@ -71,25 +71,20 @@ def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
 
 def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
     """Describe what does not fit; None, too, where the schema cannot be used: it is a server's, and the tool judges."""
-    from jsonschema import Draft202012Validator  # here, as its import takes longer than most runs of a command
-    from jsonschema.exceptions import best_match
-    from jsonschema.validators import validator_for
+    from jsonschema import exceptions, validators  # here, as its import takes longer than most runs of a command
     from referencing import Registry
 
-    error = None
     with suppress(Exception):
-        validator = _without_patterns(validator_for(dict(schema), default=Draft202012Validator))
-        rules = {key: value for key, value in schema.items() if key != "$schema"}
-        error = best_match(validator(rules, registry=Registry()).iter_errors(dict(arguments)))
-    if error is None:
-        return None
-    where = f" at {error.json_path[2:]!r}" if error.path else ""
-    return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
+        kind = validators.validator_for(dict(schema), default=validators.Draft202012Validator)
+        validator = _without_patterns(kind)({**schema, "$schema": ""}, registry=Registry())
+        if (error := exceptions.best_match(validator.iter_errors(dict(arguments)))) is not None:
+            where = f" at {error.json_path[2:]!r}" if error.path else ""
+            return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
+    return None
 
 
 @cache
-def _without_patterns(kind: Any) -> Any:
-    """Regular expressions are left to the tool: theirs are JavaScript's, and one can take for ever."""
+def _without_patterns(kind: Any) -> Any:  # Regular expressions are JavaScript's, and one can take for ever.
     from jsonschema import validators
 
     check = kind.VALIDATORS["additionalProperties"]
