@@ -56,8 +56,9 @@ def _read_status(folder: Path) -> tuple[str, Summary | None]:
     """What became of a run, and its summary; None if it has none, as one that was killed early."""
     try:
         summary = read_summary(folder)
-    except RunError:
-        return ("running" if is_in_use(folder) else "no summary"), None
+    except RunError as error:
+        problem = "unreadable" if isinstance(error.__cause__, PermissionError) else "no summary"
+        return ("running" if problem == "no summary" and is_in_use(folder) else problem), None
     return ("killed" if summary.status == "running" and not is_in_use(folder) else summary.status), summary
 
 

@@ -15,6 +15,8 @@ from mappa_core.errors import ConfigError
 CONFIG = "config.yaml"  # In a run folder.
 COMMAND_LINE = "command line"
 INTERPOLATION = "${"
+MAX_DEPTH, MAX_VALUES = 64, 100_000
+_TOO_LARGE = f"settings nest at most {MAX_DEPTH} deep and hold at most {MAX_VALUES} values, those of aliases included"
 
 _COMMENT = "  # "
 _COMMENT_COLUMN = 64
@@ -30,6 +32,7 @@ _PLAIN = (
 
 
 class _Loader(yaml.SafeLoader):
+    values = 0
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML keeps its table of plain scalars here
 
 
@@ -116,22 +119,25 @@ def _parse(text: str, source: str) -> SettingsNode:
         raise ConfigError(f"{source}:{number}: not valid YAML: the character {chr(error.character)!r}") from error
     try:
         root = loader.get_single_node()
-        return SettingsNode(None, source) if root is None else _node(loader, root, source, root.start_mark.line)
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{source}{line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {error}") from error
+        return SettingsNode(None, source) if root is None else _node(loader, root, source, root.start_mark.line, 0)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or loader
+        problem = _TOO_LARGE if isinstance(error, RecursionError) else getattr(error, "problem", error)
+        raise ConfigError(f"{source}:{mark.line + 1}: not valid YAML: {problem}") from error
     finally:
         loader.dispose()
 
 
-def _node(loader: _Loader, raw: yaml.Node, source: str, line: int) -> SettingsNode:
+def _node(loader: _Loader, raw: yaml.Node, source: str, line: int, depth: int) -> SettingsNode:
     origin = f"{source}:{line + 1}"
+    loader.values += 1
+    if depth > MAX_DEPTH or loader.values > MAX_VALUES:
+        raise ConfigError(f"{origin}: {_TOO_LARGE}")
     if isinstance(raw, yaml.SequenceNode):
-        return SettingsNode(tuple(_node(loader, item, source, item.start_mark.line) for item in raw.value), origin)
+        items = (_node(loader, item, source, item.start_mark.line, depth + 1) for item in raw.value)
+        return SettingsNode(tuple(items), origin)
     if isinstance(raw, yaml.MappingNode):
-        return SettingsNode(_fields(loader, raw, source), origin)
+        return SettingsNode(_fields(loader, raw, source, depth + 1), origin)
     value = loader.construct_object(raw)
     if isinstance(value, str) and INTERPOLATION in value:
         raise ConfigError(
@@ -141,11 +147,11 @@ def _node(loader: _Loader, raw: yaml.Node, source: str, line: int) -> SettingsNo
     return SettingsNode(cast(Content, value), origin)
 
 
-def _fields(loader: _Loader, raw: yaml.MappingNode, source: str) -> Mapping[str, SettingsNode]:
+def _fields(loader: _Loader, raw: yaml.MappingNode, source: str, depth: int) -> Mapping[str, SettingsNode]:
     fields: dict[str, SettingsNode] = {}
     for key, item in raw.value:
         name, line = str(loader.construct_object(key)), key.start_mark.line
         if name in fields:
             raise ConfigError(f"{source}:{line + 1}: {name!r} is set twice, first at {fields[name].origin}")
-        fields[name] = _node(loader, item, source, line)
+        fields[name] = _node(loader, item, source, line, depth)
     return fields

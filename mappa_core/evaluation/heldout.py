@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mappa_core.errors import RunError
 from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
 from mappa_core.protocols import Split, Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
@@ -216,6 +217,8 @@ def build_evaluation(
 ) -> Evaluation:
     """Build the evaluation of `trajectories`, in the order of their problems. `require_metric`: a finished trajectory
     without the metric is a bug and raises KeyError; without the flag, as for imported logs, its value is unknown."""
+    if not trajectories:
+        raise RunError(f"the evaluation of iteration {iteration} has no trajectories: they are gone from run.db")
     samples: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         samples.setdefault(trajectory.task.id, []).append(trajectory)

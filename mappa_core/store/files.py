@@ -61,16 +61,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 
 def read_versioned(path: Path, newest: int, decode: Callable[[bytes], T]) -> T:
-    """Read a JSON file with a field `schema` and decode it by `decode`. Raises RunError if the file is missing, of a
-    schema newer than `newest`, or rejected by `decode`."""
+    """Read a JSON file with a field `schema` and decode it by `decode`. Raises RunError if the file cannot be read, has
+    a schema newer than `newest`, or is rejected by `decode`."""
     try:
         text = path.read_bytes()
         schema = msgspec.json.decode(text, type=_Versioned).schema
         if schema > newest:
             raise RunError(f"{path} has schema {schema}, newer than {newest}: use the version of Mappa that wrote it")
         return decode(text)
-    except FileNotFoundError as error:
-        raise RunError(f"{path} is missing") from error
+    except OSError as error:
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise RunError(f"{path} {problem}") from error
     except msgspec.DecodeError as error:
         raise RunError(f"{path} is damaged: {error}") from error
 

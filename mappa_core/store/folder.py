@@ -135,8 +135,8 @@ def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder holds a run."""
-    return (path / DATABASE_NAME).is_file()
+    """Whether a folder holds a run; one that may not be entered holds none."""
+    return os.access(path / DATABASE_NAME, os.F_OK, effective_ids=True)
 
 
 def list_run_folders(root: Path) -> tuple[Path, ...]:

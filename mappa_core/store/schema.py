@@ -40,7 +40,7 @@ _DAMAGE = re.compile("^(Could not decode to UTF-8|malformed JSON|no such (table|
 
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Convert storage faults (space, permission, damage) to RunError; other errors of SQLite propagate."""
+    """Convert faults (space, permission, damage, impossible values) to RunError; other errors of SQLite propagate."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -54,6 +54,8 @@ def database_errors(path: Path) -> Iterator[None]:
         raise RunError(f"{path}: {error}: {advice}") from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged text
         raise RunError(f"{path}: {error}: {_STORAGE[sqlite3.SQLITE_CORRUPT]}") from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise RunError(f"{path} can hold no such value: {error}") from error
 
 
 class Database:

@@ -1,13 +1,16 @@
 """Run one call: the boundary between an agent's request and the code of a tool.
 
-A mistake of the agent is a result with status `error`; any exception of `call` counts as a fault of the tool, for which
-no agent is scored. A tool that writes into `workspace.path` returns `files=workspace.changes()`.
+`arguments` match the schema, its regular expressions aside. A mistake of the agent is a result with status `error`; any
+exception of `call` counts as a fault of the tool, for which no agent is scored. A tool that writes into
+`workspace.path` returns `files=workspace.changes()`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from mappa_core.errors import ToolError
@@ -48,11 +51,24 @@ def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
 
 
 def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    from jsonschema import Draft202012Validator  # here, as its import takes longer than most runs of a command
-    from jsonschema.exceptions import best_match
+    """Describe what does not fit; None, too, where the schema cannot be used: it is a server's, and the tool judges."""
+    from jsonschema import exceptions, validators  # here, as its import takes longer than most runs of a command
+    from referencing import Registry
 
-    error = best_match(Draft202012Validator(dict(schema)).iter_errors(dict(arguments)))
-    if error is None:
-        return None
-    where = f" at {error.json_path[2:]!r}" if error.path else ""
-    return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
+    with suppress(Exception):
+        kind = validators.validator_for(dict(schema), default=validators.Draft202012Validator)
+        validator = _without_patterns(kind)({**schema, "$schema": ""}, registry=Registry())
+        if (error := exceptions.best_match(validator.iter_errors(dict(arguments)))) is not None:
+            where = f" at {error.json_path[2:]!r}" if error.path else ""
+            return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
+    return None
+
+
+@cache
+def _without_patterns(kind: Any) -> Any:  # Regular expressions are JavaScript's, and one can take for ever.
+    from jsonschema import validators
+
+    check = kind.VALIDATORS["additionalProperties"]
+    rules: Any = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"))
+    rules["additionalProperties"] = lambda *given: () if "patternProperties" in given[-1] else check(*given)
+    return validators.extend(kind, rules)  # type: ignore[no-untyped-call]

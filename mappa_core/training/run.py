@@ -28,6 +28,7 @@ from mappa_core.session import Session, attach_coaches, open_session, record_ses
 from mappa_core.session.builder import find_problems, overridden_settings
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
+from mappa_core.store.schema import DATABASE_NAME, Database
 from mappa_core.store.summary import Seconds, Summary, read_summary, write_summary
 from mappa_core.training.listener import Listener
 from mappa_core.training.loop import TrainingLoop
@@ -101,6 +102,8 @@ class Run:
         `train` would raise before its first rollout, those of all offers at once."""
         if problems := find_problems(self.composed, self._registry):
             raise ConfigError("\n".join(problems))
+        if self.folder is not None:
+            Database.open(self.folder / DATABASE_NAME, write=False).close()
         return run_to_end(self._check())
 
     async def _check(self) -> str:

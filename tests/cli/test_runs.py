@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import pytest
 
 from mappa_core.cli.main import main
 from mappa_core.records import Interval, Message, Role, Task, ToolResult, ToolSpec
-from mappa_core.store.folder import RunFolder, is_in_use
+from mappa_core.store.folder import RunFolder, is_in_use, is_run_folder
 from mappa_core.store.summary import EvalSummary, Summary, write_summary
 from mappa_core.testing import play
 
@@ -87,6 +88,42 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys, monkeypatch):
         (folder / "run.lock").write_text(f"process {process} on {host}")
     status = {line.split()[0]: line.split()[1] for line in listed(capsys, tmp_path)[1:]}
     assert status == {"lives": "running", "gone": "killed", "elsewhere": "running"}
+
+
+def refused(self, *rest, **more):
+    if self.name == "summary.json" and self.parent.name == "locked":
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+    return READ(self, *rest, **more)
+
+
+READ = Path.read_bytes
+
+
+def test_a_run_that_may_not_be_read_stands_among_the_others(root, capsys, monkeypatch):
+    make(root, "locked", "done")
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [line.split()[1] for line in listed(capsys, root)[1:]] == ["done", "stopped", "no", "unreadable"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_a_folder_of_somebody_else_is_no_run_of_ones_own(root, capsys):
+    folder = make(root, "locked", "done")
+    folder.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        assert not is_run_folder(folder)
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "words", [["show", "--iteration", "99999999999999999999"], ["trace", "a\udcffb"], ["trace", "\ud800"]]
+)
+def test_a_value_that_no_database_holds_is_said(root, capsys, words):
+    command, *rest = words
+    assert main(["runs", command, str(root / LONG), *rest]) == 2
+    assert "can hold no such value" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_that_nobody_locked_is_not_in_use(tmp_path):

@@ -77,6 +77,26 @@ def test_an_interpolation_is_refused_wherever_it_stands():
         parse_yaml("a:\n  - 'x ${b} y'\n", "f")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: " + "[" * 2_000, 2),
+        ("a: 1\nb:\n " + "[" * 70 + "]" * 70, 3),
+        ("tasks: &a\n  options: *a\n", 2),
+        ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 9)), 1),
+    ],
+)
+def test_settings_that_nest_or_hold_too_much_are_refused_with_their_line(text, line):
+    with pytest.raises(
+        ConfigError, match=rf"^f:{line}: .*settings nest at most 64 deep and hold at most 100000 values"
+    ):
+        parse_yaml(text, "f")
+
+
+def test_an_alias_is_a_copy():
+    assert parse_yaml("a: &a {b: [1]}\nc: *a\n", "f").plain == {"a": {"b": [1]}, "c": {"b": [1]}}
+
+
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, TREES, max_size=4))
 def test_what_is_written_reads_back_and_keeps_its_origins(document):

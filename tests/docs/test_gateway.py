@@ -12,9 +12,10 @@ from mappa_core.cli import main
 from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_core.session.toolset import open_tools
-from mappa_gateway.errors import _STATUS
+from mappa_gateway.errors import _STATUS, RequestFault
 from mappa_gateway.options import GatewayOptions
-from mappa_gateway.wire.request import IGNORED_SAMPLING_SETTINGS
+from mappa_gateway.wire.chat_completions import ChatRequest
+from mappa_gateway.wire.request import _REFUSED, ignored_settings
 from mappa_mcp.options import McpOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -63,7 +64,12 @@ def test_the_agent_of_the_page_learns(commands, capsys):
 def test_settings_and_codes_of_the_page_are_those_there_are():
     assert set(GatewayOptions.__dataclass_fields__) <= set(re.findall(r"\w+", PAGE))
     assert set(re.findall(r"\d{3} `(\w+)`", PAGE)) <= set(_STATUS)
-    assert {"temperature", "max_tokens", "seed"} <= IGNORED_SAMPLING_SETTINGS
+    named = {"temperature", "max_tokens", "seed"}
+    assert named == ignored_settings(dict.fromkeys(named, 1), ChatRequest)
+    refused = re.search(r"\*\*Refused\*\*.*?So are", PAGE, re.DOTALL)[0]
+    for name in set(re.findall(r"`(\w+)`", refused)) & {*_REFUSED, "guided_json"}:
+        with pytest.raises(RequestFault):
+            ignored_settings({name: {"a": 1}}, ChatRequest)
 
 
 async def test_the_server_of_the_page_is_offered(folder, monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mappa_core.errors import RunError
 from mappa_core.evaluation import heldout
 from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.evaluation.statistics import paired_gain, share_interval
@@ -67,6 +68,11 @@ def test_a_figure_that_is_not_defined_for_a_task_leaves_it_out():
 def test_a_metric_that_was_not_recorded_is_a_fault_of_the_workflow():
     with pytest.raises(KeyError, match="without recording 'success'"):
         evaluated(rollout("a", {"fair": 1.0}))
+
+
+def test_an_evaluation_whose_trajectories_are_gone_is_said():
+    with pytest.raises(RunError, match="the evaluation of iteration 3 has no trajectories"):
+        build_evaluation([], metric="success", iteration=3)
 
 
 def test_samples_that_are_not_there_are_left_out():

@@ -94,6 +94,49 @@ async def test_the_whole_of_json_schema_is_checked_and_long_values_are_cut(tmp_p
     assert result.status == "error" and "characters cut" in result.stderr and len(result.stderr) < 700
 
 
+def schema_of(x, **rest):
+    return {"type": "object", "properties": {"x": x}, **rest}
+
+
+async def called_by(tmp_path, schema, **arguments):
+    class Hands(Squares):
+        spec = ToolSpec(name="hands", description="", schema=schema)
+
+        async def call(self, arguments, workspace, limits):
+            return ToolResult(tool="hands", status="ok")
+
+    call = ToolCall(name="hands", arguments=arguments)
+    return (await run_call(call, {"hands": Hands()}, FolderWorkspace(tmp_path), {"hands": ToolLimits()})).status
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        schema_of({"type": "string", "pattern": r"^\p{L}+$"}),
+        schema_of({"type": "string", "pattern": r"^(a+)+$"}),
+        {"patternProperties": {r"^(?<one>x)": {}}, "additionalProperties": False},
+        schema_of({}, patternProperties={"(": {}}, unevaluatedProperties=False),
+        schema_of({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "number"}]}),
+    ],
+)
+async def test_regular_expressions_are_left_to_the_tool(tmp_path, schema):
+    """They are JavaScript's, and one can take for ever."""
+    assert await called_by(tmp_path, schema, x="a" * 64 + "!") == "ok"
+
+
+@pytest.mark.parametrize(
+    "schema", [schema_of({"$ref": "#/$defs/X"}), {"$ref": "#"}, schema_of({"type": "any"}), {"properties": []}]
+)
+async def test_a_schema_that_cannot_be_used_leaves_the_arguments_to_the_tool(tmp_path, schema):
+    assert await called_by(tmp_path, schema, x="a") == "ok"
+
+
+async def test_a_schema_is_read_by_the_draft_that_it_names(tmp_path):
+    pair = schema_of({"items": [{"type": "number"}]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
+    assert await called_by(tmp_path, pair, x=["a"]) == "error"
+    assert await called_by(tmp_path, pair, x=[1, "a"]) == "ok"
+
+
 async def test_what_a_tool_raises_is_nobodys_fault(tmp_path):
     with pytest.raises(ToolError, match="the tool 'odd' raised KeyError: 'oh'") as caught:
         await run(tmp_path, "odd", how="raise")

@@ -158,6 +158,14 @@ def test_a_dry_run_writes_nothing(registry, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_opens_what_it_would_resume(registry, tmp_path):
+    trained = start(registry, tmp_path, "train.iterations=1").train()
+    assert Run.resume(trained.folder, registry=registry).check().startswith("ready")
+    (trained.folder / "run.db").write_bytes(b"no database, whatever it is called")
+    with pytest.raises(RunError, match="it is not a database"):
+        Run.resume(trained.folder, registry=registry).check()
+
+
 async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
     assert start(registry, tmp_path, "train.iterations=1").train().summary.status == "done"
 

@@ -100,7 +100,7 @@ class BiasModel:
 
     def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
         agents = sorted(set(actions.agent))
-        # Of one agent there is nothing to compare, but it may be the one of which nothing is told.
+        # Of one agent there is nothing to compare, but it may be the one without a second score.
         if AGENT in self._options.strata and (len(agents) > 1 or _common_reason(actions) is not None):
             yield EVERYONE, actions
         for agent in agents:

@@ -13,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -186,7 +187,8 @@ async def test_other_forms_of_sound_features(bench: Bench, left: Leave, pens: Pe
     squeezed = io.BytesIO()
     joblib.dump(x_test, squeezed, compress=3)
     by_joblib = {"X_train": stored.getvalue(), "X_test": squeezed.getvalue()}
-    for changed in (arrays, matrices, shuffled, renumbered(shuffled), by_id, by_joblib):
+    gaps = {"X_train": x_train.set_axis(pd.array([None, *range(1, TRAIN_ROWS)], dtype="Int64"))}
+    for changed in (arrays, matrices, shuffled, renumbered(shuffled), by_id, by_joblib, gaps):
         facts = await engineered(bench, left, task, **changed)
         assert facts["faults"] == [] and facts["target"] == "same", changed.keys()
 
@@ -206,6 +208,20 @@ async def test_a_target_in_other_words_is_no_fault(
     assert facts["faults"] == [] and facts["target"] == "recoded"
 
 
+NO_NUMBERS: Mapping[str, Any] = {
+    "with a zone": pd.Timestamp("2026-01-01", tz="UTC"),
+    "day": pd.Period("2026-01-01", "D"),
+    "year": pd.Period("2026", "Y"),
+    "complex": 1 + 2j,
+    "category": pd.Categorical([pd.Timestamp("2026-01-01")] * TRAIN_ROWS),
+}
+"""Values of columns that no model of scikit-learn can be fitted to, though pandas makes numbers of them."""
+
+
+def with_column(kind: str, task: Made) -> dict[str, Any]:
+    return {"X_train": features(task)[0].assign(made=NO_NUMBERS[kind])}
+
+
 def without(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     return lambda table: table.drop(columns=name)
 
@@ -218,6 +234,8 @@ def without(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ("not_a_table", "X_train.pkl", lambda task: {"X_train": {"age": [1, 2]}}),
         ("not_a_table", "X_test.pkl", lambda task: {"X_test": features(task)[1]["age"]}),
         ("not_a_table", "y_train.pkl", lambda task: {"y_train": 3}),
+        ("not_a_table", "X_train.pkl", lambda task: {"X_train": features(task)[0][[]]}),
+        ("not_a_table", "X_test.pkl", lambda task: {"X_test": np.empty((TEST_ROWS, 0))}),
         ("rows", "X_test.pkl", lambda task: {"X_test": features(task)[0]}),
         ("rows", "X_test.pkl", lambda task: {"X_test": features(task)[1].dropna().iloc[3:]}),
         ("rows", "X_test.pkl", lambda task: {"X_test": features(task)[1].sample(frac=1, random_state=0)}),
@@ -228,6 +246,7 @@ def without(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ("target_inside", "X_train.pkl", lambda task: {"X_train": features(task)[0].assign(ink=task.train["ink"])}),
         ("target_inside", "X_train.pkl", lambda task: {"X_train": features(task)[0].assign(y=task.train["ink"])}),
         ("not_numeric", "X_train.pkl", lambda task: {"X_train": features(task)[0].assign(acme=task.train["maker"])}),
+        *(("not_numeric", "X_train.pkl", partial(with_column, kind)) for kind in NO_NUMBERS),
         ("not_finite", "X_test.pkl", lambda task: {"X_test": features(task)[1].assign(size=task.test["size"])}),
         ("not_finite", "X_train.pkl", lambda task: {"X_train": features(task)[0].assign(age=np.inf)}),
         ("not_finite", "y_train.pkl", lambda task: {"y_train": task.train["ink"].where(task.train["age"] > 40)}),

@@ -122,26 +122,36 @@ def command_launcher(command: Sequence[str]) -> AgentLauncher:
         with closing(OwnedFolder("mappa-agent-")) as folder:
             task = folder.path / "task.json"
             task.write_bytes(to_json({"task": assignment.task, "seed": assignment.seed}))
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_environment(assignment, task),
-                start_new_session=True,
-            )
-            try:
-                printed, errors = await process.communicate(assignment.task.prompt.encode(errors="replace"))
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if process.returncode != 0:
-            tail = cut_middle(redact(errors.decode(errors="replace").strip()), MAX_STDERR_CHARACTERS)
-            raise WorkflowError(f"the agent's command ended with exit code {process.returncode}: {tail}")
-        return redact(printed.decode(errors="replace").strip()) or None
+            code, printed, errors = await _run_command(command, assignment, task)
+        if code != 0:
+            tail = cut_middle(redact(errors.strip()), MAX_STDERR_CHARACTERS)
+            raise WorkflowError(f"the agent's command ended with exit code {code}: {tail}")
+        return redact(printed.strip()) or None
 
     return start
+
+
+async def _run_command(command: Sequence[str], assignment: Assignment, task: Path) -> tuple[int, str, str]:
+    """Run a command to its end and kill its group; return its exit code and what it printed, on both outputs. These
+    are files: what it leaves behind would hold pipes open after its end."""
+    read, printed, errors = (task.with_name(name) for name in ("stdin", "stdout", "stderr"))
+    read.write_bytes(assignment.task.prompt.encode(errors="replace"))
+    with read.open("rb") as stdin, printed.open("wb") as stdout, errors.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=_environment(assignment, task),
+            start_new_session=True,
+        )
+    try:
+        await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = await process.wait()
+    return code, printed.read_text("utf-8", errors="replace"), errors.read_text("utf-8", errors="replace")
 
 
 def _call_agent(function: Callable[[Assignment], Any], assignment: Assignment) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -22,7 +22,7 @@ from mappa_gateway.errors import NO_RETRY_HEADERS, RequestFault
 from mappa_gateway.launchers import LOOPBACK
 from mappa_gateway.session import AgentSession
 from mappa_gateway.wire import chat_completions, responses
-from mappa_gateway.wire.request import CREATED_AT, AgentRequest, ignored_settings, parse_body
+from mappa_gateway.wire.request import CREATED_AT, AgentRequest, parse_body
 
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 """Header in which OpenAI's clients send the number of earlier attempts."""
@@ -30,6 +30,8 @@ MAX_BODY_BYTES = MAX_CHARACTERS
 BACKLOG = 1024
 KEEP_ALIVE_S = 600
 SHUTDOWN_GRACE_S = 2
+MAX_WARNED_SETTINGS = 100
+"""Number of ignored settings after which no more are named in the log."""
 
 log = structlog.get_logger()
 
@@ -103,9 +105,8 @@ class GatewayServer:
     async def _act(self, parse: Callable[[Any], AgentRequest], request: Request) -> Response:
         session = self._session_for(request)
         body = await _read_body(request)
-        fields = parse_body(body)
-        parsed = parse(fields)
-        self._warn_ignored(ignored_settings(fields))
+        parsed = parse(parse_body(body))
+        self._warn_ignored(parsed.ignored)
         step = await session.act(
             session.agent_for(parsed.model),
             parsed.messages,
@@ -123,9 +124,13 @@ class GatewayServer:
         return _json({"object": "list", "data": listed})
 
     def _warn_ignored(self, names: frozenset[str]) -> None:
-        if new := names - self._warned_settings:
+        if (new := names - self._warned_settings) and len(self._warned_settings) < MAX_WARNED_SETTINGS:
             self._warned_settings |= new
-            log.warning("gateway.unheeded", settings=sorted(new), why="the recipe says how actions are sampled")
+            log.warning(
+                "gateway.unheeded",
+                settings=sorted(new),
+                why="the recipe says how actions are sampled, and these change nothing",
+            )
 
 
 class _EmbeddedServer(uvicorn.Server):
@@ -140,12 +145,16 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 async def _read_body(request: Request) -> bytes:
-    """Read the body as far as the limit: no memory is spent on what is refused. Raises RequestFault beyond it."""
+    """Read the body as far as the limit: no memory is spent on what is refused. Raises RequestFault beyond it, and
+    where the client hangs up meanwhile."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestFault("too_large", f"the body has more than {MAX_BODY_BYTES} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise RequestFault("too_large", f"the body has more than {MAX_BODY_BYTES} bytes")
+    except ClientDisconnect as error:
+        raise RequestFault("invalid_request", "the client hung up before its body ended") from error
     return bytes(body)
 
 

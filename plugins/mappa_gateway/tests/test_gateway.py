@@ -139,7 +139,23 @@ def offers_nothing(session):
 
 async def test_a_call_of_an_agent_without_tools_stays_in_the_text(theatre):
     await theatre.one(theatre.workflow(offers_nothing), lambda prompt, sampling: f"<think>hm</think>{CALL}")
-    assert heard[0].message.content == f"<think>hm</think>{CALL}" and heard[0].finish_reason == "stop"
+    assert (heard[0].message.content, heard[0].message.reasoning_content) == (CALL, "hm")
+    assert heard[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        (f"\n<think>\na (b\n</think>\n\nSo: {CALL[:-20]}", f"So: {CALL[:-20]}", "a (b"),
+        (f"<think>\n\n</think>{CALL}", CALL, ""),
+        (f"First. <think>a</think>{CALL}", f"First. <think>a</think>{CALL}", None),
+        (CALL, CALL, None),
+    ],
+)
+async def test_think_text_is_apart_where_a_call_stays_in_the_text(theatre, text, content, reasoning):
+    await theatre.one(theatre.workflow(offers_nothing), lambda prompt, sampling: text)
+    message = heard[0].message
+    assert (message.content, getattr(message, "reasoning_content", None)) == (content, reasoning)
 
 
 def think(session):
@@ -512,6 +528,14 @@ async def test_a_command_that_fails_says_why_and_leaves_no_process(theatre, tmp_
     size = beat.stat().st_size
     await asyncio.sleep(0.2)
     assert beat.stat().st_size == size
+
+
+async def test_what_a_command_leaves_behind_holds_up_no_answer(theatre):
+    """Neither a child in its group, which is killed, nor one in a session of its own."""
+    leave = "import subprocess\nfor own in (False, True): subprocess.Popen(['sleep', '10'], start_new_session=own)\n"
+    workflow = theatre.workflow(command=[sys.executable, "-c", COMMAND + leave], silence_s=5.0)
+    trajectory = await theatre.one(workflow, lambda prompt, sampling: "4")
+    assert (trajectory.error, trajectory.outcome) == (None, {"correct": 1.0, "answered": 1.0})
 
 
 def near(text, task):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
+import struct
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mappa_core.safe_json import MAX_CHARACTERS, MAX_DEPTH
 
@@ -75,6 +78,76 @@ async def test_a_request_beyond_the_limits_is_refused_and_the_trajectory_goes_on
     refused, _, action, _ = answers
     assert (refused[0], refused[1]["error"]["code"]) == (status, code)
     assert action[0] == 200 and len(trajectory.steps) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"functions": [{"name": "f"}], "function_call": {"name": "f"}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"guided_json": {"type": "object"}},
+        {"guided_regex": "a+"},
+        {"structured_outputs": {"regex": "a"}},
+        {"stop_token_ids": [1]},
+        {"min_tokens": 5},
+        {"ignore_eos": True},
+        {"best_of": 3},
+        {"echo": True},
+        {"suffix": "z"},
+        {"modalities": ["text", "audio"], "audio": {"voice": "x"}},
+        {"prediction": {"type": "content", "content": "x"}},
+        {"web_search_options": {}},
+        {"verbosity": "low"},
+        {"add_generation_prompt": False, "continue_final_message": True},
+    ],
+)
+async def test_a_setting_that_would_change_the_reply_is_refused(theatre, fields):
+    bodies[:] = [request(**fields, input="?")]
+    trajectory = await posted(theatre)
+    for status, answer in answers[:2]:
+        assert (status, answer["error"]["code"]) == (400, "unsupported")
+        assert all(name in answer["error"]["message"] for name in fields)
+    assert len(trajectory.steps) == 1
+
+
+async def test_settings_that_change_nothing_are_accepted_and_unknown_ones_are_named_once(theatre):
+    neutral = {"best_of": 1, "modalities": ["text"], "min_tokens": 0, "functions": [], "verbosity": "medium"}
+    harmless = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "flex", "prompt_cache_key": "x"}
+    bodies[:] = [request(**neutral, **harmless, input="?", unheard_of=1, top_p=0.5)] * 2
+    with capture_logs() as logs:
+        await posted(theatre)
+    assert [status for status, _ in answers[:4]] == [200] * 4
+    named = [log["settings"] for log in logs if log["event"] == "gateway.unheeded"]
+    assert named == [["input", "top_p", "unheard_of"], ["messages"]]
+
+
+async def test_a_refusal_of_the_history_is_its_text_and_a_call_of_the_old_form_is_refused(theatre):
+    question, part = {"role": "user", "content": "?"}, [{"type": "refusal", "refusal": "not that"}]
+    old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    refusal = {"role": "assistant", "content": None, "refusal": "not this"}
+    bodies[:] = [request(messages=[question, old]), request(messages=[refusal, {**refusal, "content": part}, question])]
+    trajectory = await posted(theatre)
+    (status, answer), _, (accepted, _), *_ = answers
+    assert (status, answer["error"]["code"], accepted) == (400, "unsupported", 200)
+    assert "messages.1.function_call" in answer["error"]["message"]
+    assert [one.content for one in trajectory.steps[0].messages] == ["not this", "not that", "?"]
+
+
+def hangs_up(assignment):
+    url = urlsplit(assignment.base_url)
+    head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {assignment.api_key}\r\n"
+    with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return post_all(assignment)
+
+
+async def test_a_client_that_hangs_up_before_its_body_ended_is_no_failure_of_the_server(theatre, caplog):
+    answers.clear()
+    bodies.clear()
+    trajectory = await theatre.one(theatre.workflow(hangs_up), lambda prompt, sampling: "4")
+    assert trajectory.error is None and answers[0][0] == 200
+    assert [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"] == []
 
 
 CALLS = [

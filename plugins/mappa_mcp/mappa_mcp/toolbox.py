@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -121,9 +121,33 @@ def _block_text(block: mcp_types.ContentBlock) -> str:
 
 
 def _check_schema(spec: ToolSpec, server: str) -> None:
-    from jsonschema import Draft202012Validator, SchemaError  # here, as its import takes long
+    """Raise ConfigError for a schema that is none, or one that refers to what it does not hold. Regular expressions
+    are the server's to judge: they are JavaScript's."""
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError  # here, as its import takes long
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
+    schema, problem = dict(spec.schema), ""
     try:
-        Draft202012Validator.check_schema(dict(spec.schema))
-    except SchemaError as error:
-        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is none: {error.message}") from error
+        kind: Any = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
+        validator = kind(schema, registry=Registry())
+        for reference in sorted(set(_references_inside(schema))):
+            problem = f"its reference {reference!r} leads nowhere"
+            next(validator.evolve(schema={"$ref": reference}).iter_errors({}), None)
+    except Exception as error:  # a server can write anything
+        said = error.message if isinstance(error, SchemaError) else problem or str(error)
+        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is none: {said}") from error
+
+
+def _references_inside(schema: Any) -> Iterator[str]:
+    """Yield the references from one part of a schema to another; what values of arguments may be is no part."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _references_inside(one)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+                yield value
+            elif key not in ("const", "default", "enum", "examples"):
+                yield from _references_inside(value)

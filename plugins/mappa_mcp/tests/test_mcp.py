@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import runpy
 import socket
 import sys
@@ -110,6 +111,35 @@ async def test_a_program_is_given_the_environment_that_is_named_and_no_more(monk
     result = await tool.call({"title": "Emma"}, workspace, LIMITS)
     assert (result.tool, result.stdout) == ("shelf_look_up", "Emma key-7 None")
     await box.close()
+
+
+def offered(schema):
+    described = mcp_types.Tool(name="look_up", description="", input_schema=schema)
+    return McpTool(build_connection(McpOptions(command=PLAIN)), described, "")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"title": {"type": "string", "pattern": r"^\p{L}+$"}}},
+        {"properties": {"title": {"type": "string", "pattern": r"^(?<year>\d{4})$"}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": {"title": {"items": [{"$ref": "#/definitions/word"}]}},
+            "definitions": {"word": {"type": "string", "default": {"$ref": "#/nowhere"}}},
+        },
+        {"properties": {"inner": {"type": "array", "items": {"$ref": "#"}}}},
+    ],
+)
+def test_schemas_in_other_drafts_and_with_patterns_of_javascript_are_offered(schema):
+    assert offered({"type": "object", **schema}).spec.schema["type"] == "object"
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/Book", "#"])
+def test_a_schema_that_refers_to_what_it_does_not_hold_is_refused(reference):
+    schema = {"allOf": [{"$ref": reference}]}
+    with pytest.raises(ConfigError, match=f"the schema of 'look_up' is none: its reference '{re.escape(reference)}'"):
+        offered(schema)
 
 
 async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again_for_the_next_call(workspace):

@@ -36,11 +36,11 @@ FAULT_IS_HARD: Mapping[str, bool] = {**_SUBMISSION, **_FEATURES, **_MODEL, **_AN
 soft fault lowers the team's result, but stops no later agent.
 
 Of any file: `missing`; `unreadable`: it cannot be opened, or does more than hold data.
-Of features: `not_a_table`. `rows`: others than those of the task's table, or in another order. `columns`: those of the
-test features differ from those of the training features, or stand in another order. `target_inside`. `not_numeric`:
-cells that are no numbers. `not_finite`: gaps and infinite values. `wrong_target`: `y_train.pkl` is not the target in
-the order of the rows. `id_inside`. `refit_on_test`: the test features were filled or scaled by the test table's own
-statistics. `rows_dropped`: training rows are gone.
+Of features: `not_a_table`, or one without columns. `rows`: others than those of the task's table, or in another order.
+`columns`: those of the test features differ from those of the training features, or stand in another order.
+`target_inside`. `not_numeric`: cells that are no numbers. `not_finite`: gaps and infinite values. `wrong_target`:
+`y_train.pkl` is not the target in the order of the rows. `id_inside`. `refit_on_test`: the test features were filled or
+scaled by the test table's own statistics. `rows_dropped`: training rows are gone.
 Of a model: `no_predict`. `predicts_badly`: it fails on the test features, or gives other rows, or what is no number.
 `wrong_kind`: numbers where labels or probabilities of classes are asked for, or classes where numbers are.
 `no_probabilities`: they are asked for and it has none.

@@ -15,6 +15,7 @@ from mappa_gateway.wire.request import (
     CREATED_AT,
     AgentRequest,
     ContentPart,
+    ignored_settings,
     join_text,
     parse_call,
     refuse_unsupported,
@@ -49,6 +50,8 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[ToolCallEntry] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
+    function_call: dict[str, Any] | None = None
 
 
 class FunctionSpec(msgspec.Struct):
@@ -102,6 +105,7 @@ def parse_chat_request(body: Any) -> AgentRequest:
         RequestFault: it cannot be read, or asks for something that the sampler does not support.
     """
     request = to_form(body, ChatRequest)
+    ignored = ignored_settings(body, ChatRequest)
     if not request.messages:
         raise RequestFault("invalid_request", "a request has at least one message")
     refuse_unsupported(
@@ -119,6 +123,7 @@ def parse_chat_request(body: Any) -> AgentRequest:
         messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(request.messages)),
         own_tools=_tools(request),
         stream=bool(request.stream),
+        ignored=ignored,
         to_json=partial(_completion, request),
         to_events=partial(_events, request),
     )
@@ -133,13 +138,14 @@ def _tools(request: ChatRequest) -> tuple[ToolSpec, ...]:
 
 
 def _message(message: ChatMessage, where: str) -> Message:
+    refuse_unsupported({f"{where}.function_call": message.function_call is not None})
     calls = (
         parse_call(call.function.name, call.function.arguments, call.id, f"{where}.tool_calls")
         for call in message.tool_calls or ()
     )
     return Message(
         role="system" if message.role == "developer" else message.role,
-        content=join_text(message.content, f"{where}.content"),
+        content=join_text(message.refusal if message.content is None else message.content, f"{where}.content"),
         name=message.name,
         tool_calls=tuple(calls),
         tool_call_id=message.tool_call_id,

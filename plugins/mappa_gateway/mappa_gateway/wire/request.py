@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,14 +15,28 @@ from mappa_core.redaction import redact
 from mappa_core.safe_json import parse_untrusted_json
 from mappa_gateway.errors import RequestFault
 
-IGNORED_SAMPLING_SETTINGS = frozenset(
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, "", [], {})
+_REFUSED: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("functions", "audio", "prediction", "suffix", "echo", "min_tokens", "ignore_eos"), _NEUTRAL),
+    **dict.fromkeys(("stop_token_ids", "structured_outputs", "continue_final_message", "chat_template"), _NEUTRAL),
+    "chat_template_kwargs": _NEUTRAL,
+    "function_call": (*_NEUTRAL, "auto", "none"),
+    "best_of": (*_NEUTRAL, 1),
+    "modalities": (*_NEUTRAL, ["text"]),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
+    "add_generation_prompt": (None, True),
+}
+"""Settings that would make the reply another than the sampled one, each with the values that change nothing."""
+_GUIDED = "guided_"
+"""How the names of settings begin that let a server of vLLM write by a grammar."""
+_HARMLESS = frozenset(
     {
-        "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "seed",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "parallel_tool_calls", "reasoning_effort",
-        "reasoning",
+        "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+        "stream_options", "max_tool_calls",
     }
 )  # fmt: skip
-"""Settings that the recipe makes: the policy is trained as it is sampled. They are accepted and ignored."""
+"""Settings that say nothing about the reply, and are not named in the log."""
 _Body = TypeVar("_Body")
 CREATED_AT = 0
 """Seconds since the epoch, the same in every replay, as an agent may show it to the model."""
@@ -29,13 +44,14 @@ CREATED_AT = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """A request in any format: the agent, the messages and tools, and how to encode the action that it became: as one
-    JSON object, or as the events of a stream."""
+    """A request in any format: the agent, the messages and tools, the names of settings that are not used, and how to
+    encode the action that it became: as one JSON object, or as the events of a stream."""
 
     model: str
     messages: tuple[Message, ...]
     own_tools: tuple[ToolSpec, ...]
     stream: bool
+    ignored: frozenset[str]
     to_json: Callable[[Step], dict[str, Any]]
     to_events: Callable[[Step], Iterator[bytes]]
 
@@ -45,6 +61,12 @@ class ContentPart(msgspec.Struct):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def words(self) -> str | None:
+        """What the part says; None if that is no text."""
+        return self.refusal if self.text is None else self.text
 
 
 def parse_body(body: bytes) -> Any:
@@ -63,9 +85,16 @@ def to_form(request: Any, form: type[_Body]) -> _Body:
         raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
 
 
-def ignored_settings(request: Mapping[str, Any]) -> frozenset[str]:
-    """Sampling settings in a request, which are ignored."""
-    return IGNORED_SAMPLING_SETTINGS.intersection(key for key, value in request.items() if value is not None)
+def ignored_settings(request: Mapping[str, Any], form: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the settings in a request that its `form` does not use. Raises RequestFault for those that would change
+    the reply."""
+    given = {key: value for key, value in request.items() if value is not None and key not in form.__struct_fields__}
+    refuse_unsupported({key: value not in _REFUSED.get(key, ()) for key, value in given.items() if _is_refused(key)})
+    return frozenset(given) - _REFUSED.keys() - _HARMLESS
+
+
+def _is_refused(key: str) -> bool:
+    return key in _REFUSED or key.startswith(_GUIDED)
 
 
 def refuse_unsupported(wanted: Mapping[str, bool]) -> None:
@@ -82,10 +111,10 @@ def join_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
     """Join the text of a message. Raises RequestFault for content that is no text."""
     if content is None or isinstance(content, str):
         return content or ""
-    other = sorted({part.type for part in content if part.text is None})
+    other = sorted({part.type for part in content if part.words is None})
     if other:
         raise RequestFault("unsupported", f"{where}: {', '.join(other)}: only text can be shown here")
-    return "".join(part.text for part in content if part.text is not None)
+    return "".join(part.words for part in content if part.words is not None)
 
 
 def parse_call(name: str, arguments: str, call_id: str | None, where: str) -> ToolCall:
@@ -118,15 +147,25 @@ class ActionResponse:
 
 
 def to_response(step: Step) -> ActionResponse:
-    """Convert an action to a response. Calls without tools, or with errors, stay in the text as the model wrote it."""
+    """Convert an action to a response. Calls without tools, or with errors, stay in the text as the model wrote it,
+    from which its think block is taken where it begins with one."""
     reply, calls = step.reply, step.reply.tool_calls
     if calls and (not step.own_tools or any(call.error is not None for call in calls)):
-        return ActionResponse(content=step.completion.text)
+        rest = _text_after_thoughts(step.completion.text, reply.reasoning)
+        if rest is None:
+            return ActionResponse(content=step.completion.text)
+        return ActionResponse(content=rest, reasoning=reply.reasoning)
     response_calls = (
         ResponseCall(id=f"call_{step.position:03d}_{place}", name=call.name, arguments=json.dumps(dict(call.arguments)))
         for place, call in enumerate(calls)
     )
     return ActionResponse(content=reply.content, reasoning=reply.reasoning, calls=tuple(response_calls))
+
+
+def _text_after_thoughts(text: str, thoughts: str | None) -> str | None:
+    """Return the text after its think block, whose opening tag may stand in the prompt; None if it begins with none."""
+    block = None if thoughts is None else re.match(rf"\s*(?:<\w+>)?\n*{re.escape(thoughts)}\n*</\w+>\n*", text)
+    return None if block is None else text[block.end() :]
 
 
 def token_counts(step: Step) -> tuple[int, int] | None:

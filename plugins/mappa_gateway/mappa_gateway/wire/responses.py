@@ -21,6 +21,7 @@ from mappa_gateway.wire.request import (
     CREATED_AT,
     AgentRequest,
     ContentPart,
+    ignored_settings,
     join_text,
     parse_call,
     refuse_unsupported,
@@ -65,6 +66,7 @@ class TextOptions(msgspec.Struct):
     """Options of the text."""
 
     format: TextFormat | None = None
+    verbosity: str | None = None
 
 
 class ResponseRequest(msgspec.Struct):
@@ -93,11 +95,13 @@ def parse_responses_request(body: Any) -> AgentRequest:
         RequestFault: it cannot be read, or asks for something that the sampler or a stateless server does not support.
     """
     request = to_form(body, ResponseRequest)
+    ignored = ignored_settings(body, ResponseRequest)
     form = request.text.format if request.text is not None else None
     refuse_unsupported(
         {
             "tool_choice": request.tool_choice not in (None, "auto", "none"),
             "text.format": form is not None and form.type != "text",
+            "text.verbosity": request.text is not None and request.text.verbosity not in (None, "medium"),
             "top_logprobs": bool(request.top_logprobs),
             f"include {_LOGPROBS}": _LOGPROBS in (request.include or ()),
             "truncation": request.truncation not in (None, "disabled"),
@@ -115,6 +119,7 @@ def parse_responses_request(body: Any) -> AgentRequest:
         messages=(*instructions, *messages),
         own_tools=_tools(request),
         stream=bool(request.stream),
+        ignored=ignored,
         to_json=partial(_response, request),
         to_events=partial(_events, request),
     )

@@ -14,7 +14,7 @@ import pandas as pd
 
 from mappa_dsbench.contracts.probes.leaks import check_leaks, check_refit
 from mappa_dsbench.contracts.probes.open_tables import open_features, open_tables, open_target
-from mappa_dsbench.contracts.probes.plain_values import SparseTable
+from mappa_dsbench.contracts.probes.plain_values import SparseTable, is_date
 from mappa_dsbench.contracts.probes.report import Report
 from mappa_dsbench.contracts.probes.targets import compare_targets, row_order
 
@@ -33,7 +33,10 @@ def shorten_names(names: Sequence[Any]) -> str:
 
 
 def check_numbers(report: Report, path: str, value: Any) -> None:
-    """Report cells that are no finite numbers."""
+    """Report cells that are no finite numbers, and a table that has none."""
+    if not value.shape[1]:
+        report.add_fault("not_a_table", path, "it has no columns")
+        return
     if isinstance(value, SparseTable):
         value = value.data[:, None]
     frame = value if isinstance(value, pd.DataFrame) else pd.DataFrame(value)
@@ -53,7 +56,7 @@ def is_numeric_column(column: Any) -> bool:
     """Whether machine learning libraries accept a column as numbers."""
     if pd.api.types.is_numeric_dtype(column):
         return True
-    if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
+    if is_date(column.cat.categories.dtype if isinstance(column.dtype, pd.CategoricalDtype) else column.dtype):
         return False
     try:
         column.to_numpy(dtype=float, na_value=np.nan)

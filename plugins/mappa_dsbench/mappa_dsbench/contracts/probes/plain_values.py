@@ -89,7 +89,7 @@ def table_to_plain(value: Any) -> dict[str, Any] | None:
     if isinstance(value, pd.DataFrame):
         names, index = [name_to_plain(name) for name in value.columns], index_to_plain(value.index)
         return {"form": "frame", "names": names, "index": index, **cells_to_plain(value)}
-    if hasattr(value, "tocsr") and len(value.shape) == 2:
+    if hasattr(value, "tocsr") and len(value.shape) == 2 and not pd.api.types.is_complex_dtype(value.dtype):
         rows = value.tocsr() if is_plain(value.dtype) else value.tocsr().astype(float)
         parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
         return {"form": "sparse", "shape": [int(size) for size in rows.shape], **parts, "exact": True}
@@ -133,12 +133,21 @@ def column_to_plain(column: Any) -> dict[str, Any]:
         return {"codes": codes, "kinds": kinds, "ordered": bool(dtype.ordered), "exact": kinds["exact"]}
     gaps = column.isna().to_numpy()
     values = [None if gap else value for value, gap in zip(column.tolist(), gaps, strict=True)]
+    if is_date(dtype) or pd.api.types.is_complex_dtype(dtype):
+        # pandas makes numbers of them, scikit-learn does not. `repr`, as the text of a year would be a number again.
+        return {"texts": [None if value is None else repr(value) for value in values], "of": "object", "exact": False}
     if all(value is None or isinstance(value, str) for value in values) and not gaps.all():
         return {"texts": values, "of": "object" if pd.api.types.is_object_dtype(dtype) else "str", "exact": True}
     try:
         return {"plain": column.to_numpy(dtype=float, na_value=np.nan), "exact": True}
     except (TypeError, ValueError):
         return {"texts": [None if value is None else str(value) for value in values], "of": "object", "exact": False}
+
+
+def is_date(dtype: Any) -> bool:
+    """Whether a column holds points in time, differences between them, or periods."""
+    kinds = (pd.api.types.is_datetime64_any_dtype, pd.api.types.is_timedelta64_dtype)
+    return isinstance(dtype, pd.PeriodDtype) or any(is_kind(dtype) for is_kind in kinds)
 
 
 def column_from_plain(plain: dict[str, Any]) -> Any:
@@ -158,7 +167,7 @@ def index_to_plain(index: Any) -> dict[str, Any]:
     name = None if index.nlevels > 1 or index.name is None else str(index.name)
     if isinstance(index, pd.RangeIndex) and (index.start, index.step) == (0, 1):
         return {"name": name, "kind": "rows"}
-    if index.nlevels == 1 and pd.api.types.is_integer_dtype(index):
+    if index.nlevels == 1 and pd.api.types.is_integer_dtype(index) and not index.hasnans:
         return {"name": name, "kind": "numbers", "places": index.to_numpy(dtype=np.int64)}
     return {"name": name, "kind": "other"}
 
