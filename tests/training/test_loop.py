@@ -147,6 +147,19 @@ def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_pa
     assert (trained.summary.coach.verdicts, trained.summary.coach.failed) == (8, 1)
 
 
+@pytest.mark.parametrize("setting", ["shapers=[{use: outcome, options: {metric: corect}}]", "coach.reward.live=0"])
+def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, setting):
+    run = start(registry, tmp_path, setting)
+    with pytest.raises(GuardStop, match=r"No action of iteration 1 .*coach\.reward.*shapers.*metrics correct\)"):
+        run.train()
+    assert Checkpoints(tmp_path / "runs" / "run" / "checkpoints").iterations() == (0,)
+
+
+def test_where_counterfactuals_are_of_a_share_an_iteration_may_have_no_reward(registry, tmp_path):
+    settings = ("credit.counterfactual={use: resample, share: 1.0e-9}", "shapers=[{use: difference}]")
+    assert start(registry, tmp_path, *settings, "train.iterations=1").train().summary.status == "done"
+
+
 def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):
     with pytest.raises(ConfigError, match=r"doublr.*Did you mean doubler"):
         start(registry, tmp_path, "coach.reference_for=[doublr]").train()
