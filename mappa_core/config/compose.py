@@ -133,10 +133,10 @@ def build_options(registry: Registry, kind: OfferKind, name: str, tree: Settings
 def iter_choices(config: RunConfig) -> Iterator[tuple[str, OfferKind, OfferChoice]]:
     """Iterate over all offers that a config chooses, each with its dotted key and the kind of offer."""
     for section, kind in SECTION_KINDS.items():
-        yield from ((key, kind, choice) for key, choice in _choices_in(getattr(config, section), section))
+        yield from ((key, kind, choice) for key, choice in choices_in(getattr(config, section), section))
 
 
-def _choices_in(value: Any, key: str) -> Iterator[tuple[str, OfferChoice]]:
+def choices_in(value: Any, key: str) -> Iterator[tuple[str, OfferChoice]]:
     """Iterate over the choices in the settings `value` at `key`, except those in the options of another."""
     inside: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, OfferChoice) and not (isinstance(value, PolicySection) and value.kind != "api"):
@@ -149,7 +149,7 @@ def _choices_in(value: Any, key: str) -> Iterator[tuple[str, OfferChoice]]:
     elif isinstance(value, list):
         inside = enumerate(value)
     for name, child in inside:
-        yield from _choices_in(child, f"{key}.{name}")
+        yield from choices_in(child, f"{key}.{name}")
 
 
 @cache
@@ -255,7 +255,7 @@ def _resolve_options(
     require_values(options, place)
     choice.options = OmegaConf.to_object(options)
     if offer.composite:
-        for key, part in _choices_in(choice.options, place):
+        for key, part in choices_in(choice.options, place):
             yield from _resolve_choice(registry, tree, key, kind, part)
     check_options(choice.options, tree, place)
 

@@ -47,9 +47,9 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_estimators,
     check_scored,
     check_temperatures,
-    check_value_heads,
     find_teachers,
     policies_with_weights,
 )
@@ -186,7 +186,7 @@ class _SessionBuilder:
         _check_agents(config, tuple(workflow.agents))
         workflow = _replace_prompts(config, workflow)
         if learning:
-            check_value_heads(config, registry, tuple(workflow.agents))
+            check_estimators(config, registry, tuple(workflow.agents))
             check_temperatures(config, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
         coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()

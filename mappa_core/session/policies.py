@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.config.compose import choices_in
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError
+from mappa_core.hookspecs import Offer
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
 from mappa_core.session.warm_start import find_start_folder
@@ -40,19 +42,33 @@ def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool =
     return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
 
 
-def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
-    """Raise ConfigError if an agent's estimator needs values and the agent's trained policy has no value head."""
-    for agent, name in assign_policies(config, agents).items():
-        own = config.estimator.by_agent.get(agent)
-        use = config.estimator.use if own is None else own.use
-        section = _section(name, config)
-        if registry.offer("estimators", use).values and section.kind in _TRAINED and not section.value_head:
-            key = "estimator.use" if own is None else f"estimator.by_agent.{agent}.use"
-            named = name if name in config.policies else "default"
-            raise ConfigError(
-                f"{key}={use} needs values, and the policy {name!r} of agent {agent!r} has no value head; set "
-                f"policies.{named}.value_head=true, or choose an estimator that needs none"
-            )
+def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
+    """Raise ConfigError for an estimator of an agent that is not trained, one that needs values where the policy has no
+    value head, and one that compares samples of a task where there is one."""
+    policy_of, by_agent = assign_policies(config, agents), config.estimator.by_agent
+    trained = trained_policies(config, policy_of.values())
+    for agent, name in policy_of.items():
+        key, own = (f"estimator.by_agent.{agent}", by_agent[agent]) if agent in by_agent else ("estimator", None)
+        if name in trained:
+            chosen = own or config.estimator
+            for place, part in ((key, chosen), *choices_in(chosen.options, f"{key}.options")):
+                _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, name)
+        elif own is not None:
+            raise ConfigError(f"{key}: the policy {name!r} of agent {agent!r} is not trained; remove the setting")
+
+
+def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str, policy: str) -> None:
+    if offer.values and not _section(policy, config).value_head:
+        named = policy if policy in config.policies else "default"
+        raise ConfigError(
+            f"{key}.use={offer.name} needs values, and the policy {policy!r} of agent {agent!r} has no value head; set "
+            f"policies.{named}.value_head=true, or choose an estimator that needs none"
+        )
+    if offer.siblings and config.train.samples == 1:
+        raise ConfigError(
+            f"{key}.use={offer.name} compares the samples of a task, and train.samples=1 leaves nothing to compare "
+            "with, so that nothing would be learned; set it to 2 or more, or choose another estimator"
+        )
 
 
 def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
