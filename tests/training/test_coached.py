@@ -125,9 +125,10 @@ def test_one_coach_of_one_setting_is_built_once_and_another_setting_is_another(s
     [
         ("coach.reward={live: 1, after: 1}", r"coach.reward.after .*coach.hindsight.use"),
         ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*recoach"),
+        ("coach.hindsight={use: dear}", r"coach.hindsight.use=dear .*coach.reward.after=1.*coach.hindsight=null"),
     ],
 )
-def test_a_phase_that_nobody_judges_cannot_be_the_reward(start, setting, said):
+def test_a_phase_that_nobody_judges_or_that_weighs_nothing_is_refused(start, setting, said):
     with pytest.raises(ConfigError, match=said):
         start(setting).check()
 
