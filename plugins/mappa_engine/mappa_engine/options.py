@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mappa_core import ConfigError
+
 AUTO = "auto"
 """Value of an option that placement decides."""
 
@@ -135,7 +137,13 @@ class DivergenceOptions:
     loss k2 has the gradient of that divergence, k3 that of the reverse one, k1 none; k3_corrected has that of k2 at
     every step of an iteration."""
     kl_coef: float = 0.0
-    """Weight of that estimate."""
+    """Weight of that estimate; above 0 where `kl` is not none."""
+
+    def check(self) -> None:
+        if self.kl == "none" and self.kl_coef:
+            raise ConfigError(f"kl: must name the estimate that kl_coef={self.kl_coef:g} weighs, not be none")
+        if self.kl != "none" and not self.kl_coef:
+            raise ConfigError(f"kl_coef: must be above 0 where kl={self.kl} is to be added, not {self.kl_coef:g}")
 
 
 @dataclass
