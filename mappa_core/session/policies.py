@@ -43,10 +43,16 @@ def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool =
 
 
 def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
-    """Raise ConfigError for an estimator of an agent that is not trained, one that needs values where the policy has no
-    value head, and one that compares samples of a task where there is one."""
+    """Raise ConfigError where weights are frozen and there is nothing to learn; for an estimator of an agent that is
+    not trained, one that needs values of a policy without a value head, and one that compares samples where a task has
+    one."""
     policy_of, by_agent = assign_policies(config, agents), config.estimator.by_agent
     trained = trained_policies(config, policy_of.values())
+    if not trained and policies_with_weights(config, agents) and config.prompts is None:
+        raise ConfigError(
+            "policies: all that have weights are frozen, so that none is trained; set policies.default.kind=full, or "
+            "use mappa eval, which plays without training"
+        )
     for agent, name in policy_of.items():
         key, own = (f"estimator.by_agent.{agent}", by_agent[agent]) if agent in by_agent else ("estimator", None)
         if name in trained:
@@ -77,10 +83,11 @@ def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
     for agent, name in assign_policies(config, agents).items():
         own = config.agents.get(agent, AgentSection()).temperature
         temperature = config.sampling.temperature if own is None else own
-        if temperature == 0.0 and _section(name, config).kind in _TRAINED:
-            key = "sampling.temperature" if own is None else f"agents.{agent}.temperature"
+        if (temperature == 0.0 or config.sampling.top_k == 1) and _section(name, config).kind in _TRAINED:
+            key = "sampling.temperature=0" if own is None else f"agents.{agent}.temperature=0"
+            key, remedy = (key, "above 0") if temperature == 0.0 else ("sampling.top_k=1", "to 0 (no limit) or above 1")
             raise ConfigError(
-                f"{key}=0: agent {agent!r} is trained, and greedy actions teach nothing; set it above 0 "
+                f"{key}: agent {agent!r} is trained, and greedy actions teach nothing; set it {remedy} "
                 "(eval.temperature may be 0)"
             )
 

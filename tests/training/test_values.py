@@ -82,9 +82,21 @@ def test_greedy_actions_of_a_trained_policy_are_refused(train, tmp_path, key) ->
     assert not (tmp_path / "runs").exists()
 
 
+def test_of_one_token_that_is_left_nothing_is_learned_either(train, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.top_k=1: agent 'doubler' is trained, and greedy actions"):
+        train("sampling.top_k=1")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_policy_that_is_not_trained_may_be_greedy(train) -> None:
     with pytest.raises(ConfigError, match="agent 'checker' is trained"):
         train("sampling.temperature=0", "policies.doubler={model: none, kind: frozen}")
+
+
+def test_a_run_in_which_no_policy_is_trained_is_refused(train, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"^policies: .*none is trained.*policies\.default\.kind=full.*mappa eval"):
+        train("policies.default.kind=frozen")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("cut", ["sampling.top_p=0.9", "sampling.top_k=5"])

@@ -141,9 +141,11 @@ class DivergenceOptions:
 
     def check(self) -> None:
         if self.kl == "none" and self.kl_coef:
-            raise ConfigError(f"kl: must name the estimate that kl_coef={self.kl_coef:g} weighs, not be none")
+            raise ConfigError(
+                f"kl_coef: must be 0 where kl is none, not {self.kl_coef:g}; set kl to what it is to weigh"
+            )
         if self.kl != "none" and not self.kl_coef:
-            raise ConfigError(f"kl_coef: must be above 0 where kl={self.kl} is to be added, not {self.kl_coef:g}")
+            raise ConfigError(f"kl: must be none where kl_coef is 0, not {self.kl}; set kl_coef above 0 to weigh it")
 
 
 @dataclass
