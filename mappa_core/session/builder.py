@@ -295,13 +295,17 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
 
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:
     """Describe settings that do otherwise than they seem: those of the user, beyond the recipe's, that no agent follows
-    because each has one of its own; advantages that are normalised by a policy that agents share."""
+    because each has one of its own; advantages normalised by a policy that agents share; shapers before `outcome`."""
     shared = [one for one, count in Counter(assign_policies(composed.config, agents).values()).items() if count > 1]
     if shared and getattr(composed.config.estimator.options, "normalize", None) == "policy":
         yield (
             f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
             "of them moves the advantages of the others; normalize=agent keeps them apart"
         )
+    shapers = [one.use for one in composed.config.shapers]
+    if before := shapers[: shapers.index("outcome")] if "outcome" in shapers else []:
+        known = ", ".join(before)
+        yield f"shapers: outcome replaces every reward, so that {known} before it has no effect; put it behind outcome"
     for place, _, choice in iter_choices(composed.config):
         if getattr(choice.options, "batch_api", None) is not None:
             yield f"{place}.options.batch_api: each of {composed.config.train.iterations} iterations waits for batches"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
 from mappa_core.experience import Experience
-from mappa_core.records import Trajectory
+from mappa_core.records import Trajectory, Verdict
 from mappa_core.rollout.tool_failures import format_reasons
 from mappa_core.session import Session
 from mappa_core.store.iteration_report import CoachFigures
@@ -36,11 +36,14 @@ def guard_disk(folder: Path, session: Session, *, checkpoints: int) -> None:
         )
 
 
-def guard_verdicts(coach: CoachFigures, what: str, *, max_missing: float) -> None:
-    """Raise GuardStop if more than the share `max_missing` of the verdicts of `what` has no score."""
-    if coach.total.missing > max_missing:
+def guard_verdicts(coach: CoachFigures, verdicts: Collection[Verdict], what: str, *, max_missing: float) -> None:
+    """Raise GuardStop if more than the share `max_missing` of the verdicts of a phase in `what` has no score."""
+    counts = Counter(verdict.phase for verdict in verdicts)
+    missing = Counter(verdict.phase for verdict in verdicts if verdict.score is None)
+    share, phase = max(((missing[phase] / count, phase) for phase, count in counts.items()), default=(0.0, "live"))
+    if share > max_missing:
         raise GuardStop(
-            f"{coach.total.missing:.0%} of the verdicts of {what} have no score, more than "
+            f"{share:.0%} of the verdicts of {what} (phase {phase}) have no score, more than "
             f"coach.max_missing={max_missing:.0%}. Nothing was learned from them:\n"
             f"{format_reasons(Counter(coach.reasons))}{_suggest_coaches(coach)}"
         )

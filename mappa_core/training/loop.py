@@ -229,7 +229,8 @@ class TrainingLoop:
         config, what = self._session.config, f"iteration {iteration + 1}"
         guard_spending(self._session.team.ledger)
         guard_tool_failures(trajectories, what, max_share=config.train.max_tool_failure_share)
-        guard_verdicts(coach, what, max_missing=config.coach.max_missing)
+        verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
+        guard_verdicts(coach, verdicts, what, max_missing=config.coach.max_missing)
 
     async def _with_counterfactuals(
         self, iteration: int, trajectories: tuple[Trajectory, ...], clock: PhaseTimer

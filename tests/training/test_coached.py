@@ -246,6 +246,17 @@ def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, 
     assert [one.partition(":")[0] for one in said] == ["estimator.options.normalize=policy"] * warned
 
 
+@pytest.mark.parametrize(
+    ("shapers", "warned"),
+    [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False)],
+)
+def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned):
+    listed = ", ".join(f"{{use: {use}}}" for use in shapers.split(", "))
+    said = list(overridden_settings(start(f"shapers=[{listed}]").composed, ("doubler", "checker")))
+    expected = "shapers: outcome replaces every reward, so that scale, truncation_filter before it has no effect"
+    assert [one.partition(";")[0] for one in said] == [expected] * warned
+
+
 def test_by_default_agents_of_a_shared_policy_are_normalised_apart(start):
     assert (
         start("estimator={use: reinforce_plus_plus, options: {}}").composed.config.estimator.options.normalize

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.errors import ConfigError, GuardStop, RunError
+from mappa_core.records import Verdict
 from mappa_core.runs import CoachFigures, RunReader, VerdictCount
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.summary import Seconds, read_summary, write_summary
@@ -136,9 +137,19 @@ def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
     judged, silent = VerdictCount(scored=4), VerdictCount(abstained=4)
     figures = CoachFigures(total=VerdictCount(scored=4, abstained=4), by_agent={"coder": judged, "planner": silent})
     with pytest.raises(GuardStop, match=r"50% (.|\n)*No action of planner was judged: coach\.by_agent"):
-        guard_verdicts(figures, "iteration 1", max_missing=0.1)
+        guard_verdicts(figures, [Verdict.scored(5, ""), Verdict.abstained("")], "iteration 1", max_missing=0.1)
     with pytest.raises(GuardStop, match=r"^(?!.*by_agent)"):
-        guard_verdicts(CoachFigures(total=silent, by_agent={"coder": silent}), "iteration 1", max_missing=0.1)
+        all_silent = CoachFigures(total=silent, by_agent={"coder": silent})
+        guard_verdicts(all_silent, [Verdict.abstained("")], "iteration 1", max_missing=0.1)
+
+
+def test_missing_verdicts_are_a_share_of_the_actions_of_each_phase():
+    live = [Verdict.scored(5, "")] * 100
+    after = [replace(one, phase="after") for one in (*[Verdict.abstained("")] * 18, *[Verdict.scored(5, "")] * 82)]
+    with pytest.raises(GuardStop, match=r"18% of the verdicts of iteration 1 \(phase after\) have no score"):
+        guard_verdicts(CoachFigures(), [*live, *after], "iteration 1", max_missing=0.1)
+    guard_verdicts(CoachFigures(), [*live, *after], "iteration 1", max_missing=0.18)
+    guard_verdicts(CoachFigures(), [], "iteration 1", max_missing=0.0)
 
 
 def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_path):
