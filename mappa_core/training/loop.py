@@ -251,7 +251,7 @@ class TrainingLoop:
         """Build the experience, for the supervised term with the coaches' corrections; count corrections by fate."""
         config, team = self._session.config, self._session.team
         experience = self._session.experience_builder.build(trajectories)
-        if config.credit.counterfactual.share == 1.0:  # else an iteration may have no credit by chance
+        if config.credit.counterfactual.share == 1.0 > config.coach.max_missing:  # else one may have none by chance
             async with self._checkpoint_on_stop(iteration):
                 guard_rewards(experience, trajectories, f"iteration {iteration + 1}")
         if not config.train.supervised.weight:
