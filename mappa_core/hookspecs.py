@@ -33,10 +33,9 @@ class Offer(Generic[T]):
     documentation of `options:`. `build` returns the object for an instance of it, and imports what is heavy. Its method
     `check`, if any, raises ConfigError that begins with the field, `steps: must be …`, when a config is composed; Mappa
     adds the key and the origin. A field with the metadata `{"former_key": "old"}` is also read by that key.
-
-    The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them),
-    which the second argument of its `build` builds. `values` marks an estimator that reads `Experience.values`: its
-    policies must have a value head. `default` marks a tracker of every run, with default options unless named."""
+    The options of a `composite` offer may choose others of its kind (fields of type `Use`, lists of them), which the
+    second argument of `build` builds. `values` marks an estimator that needs a value head (`Experience.values`),
+    `siblings` one that compares samples of a task; `default` a tracker of each run, of default options unless named."""
 
     name: str
     build: Callable[..., T]
@@ -44,6 +43,7 @@ class Offer(Generic[T]):
     composite: bool = False
     values: bool = False
     default: bool = False
+    siblings: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,12 @@ def check_fields(options: object, *rules: ValueRule) -> None:
 
 
 def check_options(options: object, tree: SettingsNode, place: str) -> None:
-    """Call `check` of an options dataclass and of those in it, where they have one. To an error that begins with
-    `FIELD:` the key below `place` and the origin in `tree` are added."""
+    """Call `check` of an options dataclass and of those in it, where they have one; numbers must be finite unless the
+    default is not. To an error that begins with `FIELD:` the key below `place` and the origin in `tree` are added."""
     names = {field.name: field for field in fields(options)}  # type: ignore[arg-type]  # a dataclass
+    given = tuple(name for name, field in names.items() if getattr(options, name) != field.default)
     try:
+        check_fields(options, ValueRule(given, lambda one: not isinstance(one, float) or math.isfinite(one), "finite"))
         if callable(check := getattr(options, "check", None)):
             check()
     except ConfigError as error:

@@ -35,12 +35,12 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
     yield Offer("reinforce", estimators.Reinforce, estimators.ReinforceOptions)
     yield Offer("reinforce_plus_plus", estimators.ReinforcePlusPlus, estimators.ReinforcePlusPlusOptions)
     baseline = (estimators.ReinforcePlusPlusBaseline, estimators.ReinforcePlusPlusBaselineOptions)
-    yield Offer("reinforce_plus_plus_baseline", *baseline)
-    yield Offer("rloo", estimators.Rloo, estimators.RlooOptions)
-    yield Offer("grpo", estimators.Grpo, estimators.GrpoOptions)
-    yield Offer("dr_grpo", estimators.DrGrpo, estimators.DrGrpoOptions)
+    yield Offer("reinforce_plus_plus_baseline", *baseline, siblings=True)
+    yield Offer("rloo", estimators.Rloo, estimators.RlooOptions, siblings=True)
+    yield Offer("grpo", estimators.Grpo, estimators.GrpoOptions, siblings=True)
+    yield Offer("dr_grpo", estimators.DrGrpo, estimators.DrGrpoOptions, siblings=True)
     yield Offer("gae", estimators.Gae, estimators.GaeOptions, values=True)
-    yield Offer("gigpo", estimators.Gigpo, estimators.GigpoOptions)
+    yield Offer("gigpo", estimators.Gigpo, estimators.GigpoOptions, siblings=True)
 
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:

@@ -47,9 +47,9 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_estimators,
     check_scored,
     check_temperatures,
-    check_value_heads,
     find_teachers,
     policies_with_weights,
 )
@@ -186,7 +186,7 @@ class _SessionBuilder:
         _check_agents(config, tuple(workflow.agents))
         workflow = _replace_prompts(config, workflow)
         if learning:
-            check_value_heads(config, registry, tuple(workflow.agents))
+            check_estimators(config, registry, tuple(workflow.agents))
             check_temperatures(config, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
         coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
@@ -295,13 +295,17 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
 
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:
     """Describe settings that do otherwise than they seem: those of the user, beyond the recipe's, that no agent follows
-    because each has one of its own; advantages that are normalised by a policy that agents share."""
+    because each has one of its own; advantages normalised by a policy that agents share; shapers before `outcome`."""
     shared = [one for one, count in Counter(assign_policies(composed.config, agents).values()).items() if count > 1]
     if shared and getattr(composed.config.estimator.options, "normalize", None) == "policy":
         yield (
             f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
             "of them moves the advantages of the others; normalize=agent keeps them apart"
         )
+    shapers = [one.use for one in composed.config.shapers]
+    if before := shapers[: shapers.index("outcome")] if "outcome" in shapers else []:
+        known = ", ".join(before)
+        yield f"shapers: outcome replaces every reward, so that {known} before it has no effect; put it behind outcome"
     for place, _, choice in iter_choices(composed.config):
         if getattr(choice.options, "batch_api", None) is not None:
             yield f"{place}.options.batch_api: each of {composed.config.train.iterations} iterations waits for batches"

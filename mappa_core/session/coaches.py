@@ -25,7 +25,7 @@ class RunCoaches:
 
 def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> RunCoaches:
     """Build the coaches that `coach` names. A phase without weight in `coach.reward` gets no coach: its verdicts would
-    cost money and change nothing. Raises ConfigError for a weight of hindsight without a coach of it, or of `again`."""
+    cost money and change nothing. Raises ConfigError for hindsight with a coach or a weight alone, or for `again`."""
     section = config.coach
     _check_reward(section)
     builder = _CoachBuilder(registry, section.timeout_s)
@@ -39,6 +39,11 @@ def _check_reward(section: CoachSection) -> None:
     if section.reward.get("after") and section.hindsight is None:
         raise ConfigError(
             "coach.reward.after gives weight to verdicts in hindsight, and nobody gives any: set coach.hindsight.use"
+        )
+    if section.hindsight is not None and not section.reward.get("after"):
+        raise ConfigError(
+            f"coach.hindsight.use={section.hindsight.use} would never be asked: its verdicts have no weight. Set "
+            "coach.reward.after=1 (coach.reward.live stays beside it unless set to 0), or coach.hindsight=null"
         )
     if section.reward.get("again"):
         raise ConfigError("coach.reward.again: verdicts of `mappa recoach` come after training and reward nothing")

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.config.compose import choices_in
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError
+from mappa_core.hookspecs import Offer
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
 from mappa_core.session.warm_start import find_start_folder
@@ -40,19 +42,39 @@ def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool =
     return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
 
 
-def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
-    """Raise ConfigError if an agent's estimator needs values and the agent's trained policy has no value head."""
-    for agent, name in assign_policies(config, agents).items():
-        own = config.estimator.by_agent.get(agent)
-        use = config.estimator.use if own is None else own.use
-        section = _section(name, config)
-        if registry.offer("estimators", use).values and section.kind in _TRAINED and not section.value_head:
-            key = "estimator.use" if own is None else f"estimator.by_agent.{agent}.use"
-            named = name if name in config.policies else "default"
-            raise ConfigError(
-                f"{key}={use} needs values, and the policy {name!r} of agent {agent!r} has no value head; set "
-                f"policies.{named}.value_head=true, or choose an estimator that needs none"
-            )
+def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
+    """Raise ConfigError where weights are frozen and there is nothing to learn; for an estimator of an agent that is
+    not trained, one that needs values of a policy without a value head, and one that compares samples where a task has
+    one."""
+    policy_of, by_agent = assign_policies(config, agents), config.estimator.by_agent
+    trained = trained_policies(config, policy_of.values())
+    if not trained and policies_with_weights(config, agents) and config.prompts is None:
+        raise ConfigError(
+            "policies: all that have weights are frozen, so that none is trained; set policies.default.kind=full, or "
+            "use mappa eval, which plays without training"
+        )
+    for agent, name in policy_of.items():
+        key, own = (f"estimator.by_agent.{agent}", by_agent[agent]) if agent in by_agent else ("estimator", None)
+        if name in trained:
+            chosen = own or config.estimator
+            for place, part in ((key, chosen), *choices_in(chosen.options, f"{key}.options")):
+                _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, name)
+        elif own is not None:
+            raise ConfigError(f"{key}: the policy {name!r} of agent {agent!r} is not trained; remove the setting")
+
+
+def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str, policy: str) -> None:
+    if offer.values and not _section(policy, config).value_head:
+        named = policy if policy in config.policies else "default"
+        raise ConfigError(
+            f"{key}.use={offer.name} needs values, and the policy {policy!r} of agent {agent!r} has no value head; set "
+            f"policies.{named}.value_head=true, or choose an estimator that needs none"
+        )
+    if offer.siblings and config.train.samples == 1:
+        raise ConfigError(
+            f"{key}.use={offer.name} compares the samples of a task, and train.samples=1 leaves nothing to compare "
+            "with, so that nothing would be learned; set it to 2 or more, or choose another estimator"
+        )
 
 
 def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
@@ -61,10 +83,11 @@ def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
     for agent, name in assign_policies(config, agents).items():
         own = config.agents.get(agent, AgentSection()).temperature
         temperature = config.sampling.temperature if own is None else own
-        if temperature == 0.0 and _section(name, config).kind in _TRAINED:
-            key = "sampling.temperature" if own is None else f"agents.{agent}.temperature"
+        if (temperature == 0.0 or config.sampling.top_k == 1) and _section(name, config).kind in _TRAINED:
+            key = "sampling.temperature=0" if own is None else f"agents.{agent}.temperature=0"
+            key, remedy = (key, "above 0") if temperature == 0.0 else ("sampling.top_k=1", "to 0 (no limit) or above 1")
             raise ConfigError(
-                f"{key}=0: agent {agent!r} is trained, and greedy actions teach nothing; set it above 0 "
+                f"{key}: agent {agent!r} is trained, and greedy actions teach nothing; set it {remedy} "
                 "(eval.temperature may be 0)"
             )
 

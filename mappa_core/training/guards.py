@@ -1,13 +1,16 @@
-"""Guards that stop a run: too many missing verdicts, the spending cap, or a disk too small for its checkpoints."""
+"""Guards that stop a run: missing verdicts or rewards, the spending cap, or a disk too small for its checkpoints."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
+from mappa_core.experience import Experience
+from mappa_core.records import Trajectory, Verdict
 from mappa_core.rollout.tool_failures import format_reasons
 from mappa_core.session import Session
 from mappa_core.store.iteration_report import CoachFigures
@@ -33,13 +36,26 @@ def guard_disk(folder: Path, session: Session, *, checkpoints: int) -> None:
         )
 
 
-def guard_verdicts(coach: CoachFigures, what: str, *, max_missing: float) -> None:
-    """Raise GuardStop if more than the share `max_missing` of the verdicts of `what` has no score."""
-    if coach.total.missing > max_missing:
+def guard_verdicts(coach: CoachFigures, verdicts: Collection[Verdict], what: str, *, max_missing: float) -> None:
+    """Raise GuardStop if more than the share `max_missing` of the verdicts of a phase in `what` has no score."""
+    counts = Counter(verdict.phase for verdict in verdicts)
+    missing = Counter(verdict.phase for verdict in verdicts if verdict.score is None)
+    share, phase = max(((missing[phase] / count, phase) for phase, count in counts.items()), default=(0.0, "live"))
+    if share > max_missing:
         raise GuardStop(
-            f"{coach.total.missing:.0%} of the verdicts of {what} have no score, more than "
+            f"{share:.0%} of the verdicts of {what} (phase {phase}) have no score, more than "
             f"coach.max_missing={max_missing:.0%}. Nothing was learned from them:\n"
             f"{format_reasons(Counter(coach.reasons))}{_suggest_coaches(coach)}"
+        )
+
+
+def guard_rewards(experience: Experience, trajectories: Iterable[Trajectory], what: str) -> None:
+    """Raise GuardStop if `what` has actions of trained policies, and none of them has a reward."""
+    if len(experience.weight) and not experience.weight.any():
+        metrics = sorted({metric for trajectory in trajectories for metric in trajectory.outcome})
+        raise GuardStop(
+            f"No action of {what} has a reward, so there is nothing to learn: give a phase that is judged a weight "
+            f"(coach.reward), or shapers that give or keep rewards (of the metrics {', '.join(metrics) or 'none'})."
         )
 
 

@@ -31,7 +31,7 @@ from mappa_core.store.writer import PROMPT_ROUND_EVENT
 from mappa_core.training import iteration_figures as figures
 from mappa_core.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
-from mappa_core.training.guards import guard_disk, guard_spending, guard_verdicts
+from mappa_core.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
 from mappa_core.training.listener import Listener, LoopPhase
 from mappa_core.training.rollout_scheduler import RolloutScheduler
@@ -180,9 +180,8 @@ class TrainingLoop:
             self._guard(iteration, played, coach)
             trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
         with clock.phase("credit"):
+            experience, corrected = await self._build_experience(iteration, trajectories)
             drift = learn_from_verdicts(session.coaches, session.team, trajectories + batch.replaced)
-            experience = session.experience_builder.build(trajectories)
-            experience, corrected = self._with_demonstrations(experience, trajectories)
         stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
         with clock.phase("score"):
             # Before the learners: the engine compares samplers and learners on what it scored last.
@@ -230,7 +229,8 @@ class TrainingLoop:
         config, what = self._session.config, f"iteration {iteration + 1}"
         guard_spending(self._session.team.ledger)
         guard_tool_failures(trajectories, what, max_share=config.train.max_tool_failure_share)
-        guard_verdicts(coach, what, max_missing=config.coach.max_missing)
+        verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
+        guard_verdicts(coach, verdicts, what, max_missing=config.coach.max_missing)
 
     async def _with_counterfactuals(
         self, iteration: int, trajectories: tuple[Trajectory, ...], clock: PhaseTimer
@@ -245,11 +245,15 @@ class TrainingLoop:
         guard_tool_failures(weighed.rollouts, what, max_share=self._session.config.train.max_tool_failure_share)
         return weighed.trajectories, weighed.figures
 
-    def _with_demonstrations(
-        self, experience: Experience, trajectories: Sequence[Trajectory]
+    async def _build_experience(
+        self, iteration: int, trajectories: Sequence[Trajectory]
     ) -> tuple[Experience, Mapping[str, int]]:
-        """Attach the coaches' corrections for the supervised term, if it is on; count corrections by fate."""
+        """Build the experience, for the supervised term with the coaches' corrections; count corrections by fate."""
         config, team = self._session.config, self._session.team
+        experience = self._session.experience_builder.build(trajectories)
+        if config.credit.counterfactual.share == 1.0 > config.coach.max_missing:  # else one may have none by chance
+            async with self._checkpoint_on_stop(iteration):
+                guard_rewards(experience, trajectories, f"iteration {iteration + 1}")
         if not config.train.supervised.weight:
             return experience, {}
         demonstrations = collect_demonstrations(

@@ -111,6 +111,8 @@ class Checked:
     inner: Inner = field(default_factory=Inner)
     low: int = 0
     high: int = 9
+    share: float = 0.5
+    bound: float = float("inf")
 
     def check(self):
         if self.low > self.high:
@@ -127,6 +129,8 @@ def mappa_coaches():
     [
         ("coach.options.inner.size=0", "coach.options.inner.size: must be at least 1, not 0 (set by command line)"),
         ("coach.options.low=10", "coach.options: low and high are the wrong way round"),
+        ("coach.options.share=.nan", "coach.options.share: must be finite, not nan (set by command line)"),
+        ("coach.options.bound=-.inf", "coach.options.bound: must be finite, not -inf (set by command line)"),
     ],
 )
 def test_options_check_themselves_at_any_depth(acme, word, message):
@@ -134,3 +138,25 @@ def test_options_check_themselves_at_any_depth(acme, word, message):
     with pytest.raises(ConfigError) as caught:
         compose(load_plugins(), "acme", overrides=["coach.use=checked", word])
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "message"),
+    [
+        ("estimator={use: reinforce_plus_plus, options: {kl_coef: .nan}}", "", "kl_coef: must be finite, not nan"),
+        ("estimator={use: gae, options: {kl_coef: -1}}", "", "kl_coef: must be at least 0 and finite, not -1.0"),
+        ("estimator={use: rloo, options: {kl_coef: -1}}", "", "kl_coef: must be at least 0 and finite, not -1.0"),
+        ("estimator={use: grpo, options: {eps: .inf}}", "", "eps: must be finite, not inf"),
+        ("estimator={use: gigpo, options: {step_weight: .nan}}", "", "step_weight: must be finite, not nan"),
+        ("shapers=[{use: scale, options: {high: .inf}}]", "0", "high: must be finite, not inf"),
+        ("shapers=[{use: outcome, options: {scale: .nan}}]", "0", "scale: must be finite, not nan"),
+        ("shapers=[{use: outcome_mix, options: {process_weight: .nan}}]", "0", "process_weight: must be finite"),
+        ("shapers=[{use: difference, options: {weight: -.inf}}]", "0", "weight: must be finite"),
+        ("shapers=[{use: length_penalty, options: {limit: 8, buffer: 4, factor: .nan}}]", "0", "factor: must be fin"),
+    ],
+)
+def test_numbers_of_estimators_and_shapers_are_finite(acme, word, key, message):
+    with pytest.raises(ConfigError) as caught:
+        compose(load_plugins(), "acme", overrides=[word])
+    section = word.split("=")[0].split(".")[0]
+    assert str(caught.value).startswith(".".join(one for one in (section, key, "options", message) if one))

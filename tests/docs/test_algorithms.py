@@ -10,6 +10,7 @@ from mappa_core.config.compose import compose
 from mappa_core.config.schema import HealthSection, TrainSection
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
+from mappa_core.session.coaches import build_coaches
 from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions, SAPOOptions, VESPOOptions
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,7 @@ def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
     config = composed.config
     for kind, use in (("losses", config.loss), ("estimators", config.estimator)):
         registry.build(kind, use.use, use.options)
+    build_coaches(config, registry, registry.build("workflows", config.workflow.use, config.workflow.options))
 
 
 def test_everything_offered_is_listed():

@@ -125,9 +125,10 @@ def test_one_coach_of_one_setting_is_built_once_and_another_setting_is_another(s
     [
         ("coach.reward={live: 1, after: 1}", r"coach.reward.after .*coach.hindsight.use"),
         ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*recoach"),
+        ("coach.hindsight={use: dear}", r"coach.hindsight.use=dear .*coach.reward.after=1.*coach.hindsight=null"),
     ],
 )
-def test_a_phase_that_nobody_judges_cannot_be_the_reward(start, setting, said):
+def test_a_phase_that_nobody_judges_or_that_weighs_nothing_is_refused(start, setting, said):
     with pytest.raises(ConfigError, match=said):
         start(setting).check()
 
@@ -243,6 +244,17 @@ def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, 
     options = f"estimator={{use: reinforce_plus_plus, options: {{normalize: {normalize}}}}}"
     said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker")))
     assert [one.partition(":")[0] for one in said] == ["estimator.options.normalize=policy"] * warned
+
+
+@pytest.mark.parametrize(
+    ("shapers", "warned"),
+    [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False)],
+)
+def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned):
+    listed = ", ".join(f"{{use: {use}}}" for use in shapers.split(", "))
+    said = list(overridden_settings(start(f"shapers=[{listed}]").composed, ("doubler", "checker")))
+    expected = "shapers: outcome replaces every reward, so that scale, truncation_filter before it has no effect"
+    assert [one.partition(";")[0] for one in said] == [expected] * warned
 
 
 def test_by_default_agents_of_a_shared_policy_are_normalised_apart(start):

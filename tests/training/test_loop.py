@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.errors import ConfigError, GuardStop, RunError
+from mappa_core.records import Verdict
 from mappa_core.runs import CoachFigures, RunReader, VerdictCount
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.summary import Seconds, read_summary, write_summary
@@ -136,15 +137,38 @@ def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
     judged, silent = VerdictCount(scored=4), VerdictCount(abstained=4)
     figures = CoachFigures(total=VerdictCount(scored=4, abstained=4), by_agent={"coder": judged, "planner": silent})
     with pytest.raises(GuardStop, match=r"50% (.|\n)*No action of planner was judged: coach\.by_agent"):
-        guard_verdicts(figures, "iteration 1", max_missing=0.1)
+        guard_verdicts(figures, [Verdict.scored(5, ""), Verdict.abstained("")], "iteration 1", max_missing=0.1)
     with pytest.raises(GuardStop, match=r"^(?!.*by_agent)"):
-        guard_verdicts(CoachFigures(total=silent, by_agent={"coder": silent}), "iteration 1", max_missing=0.1)
+        all_silent = CoachFigures(total=silent, by_agent={"coder": silent})
+        guard_verdicts(all_silent, [Verdict.abstained("")], "iteration 1", max_missing=0.1)
+
+
+def test_missing_verdicts_are_a_share_of_the_actions_of_each_phase():
+    live = [Verdict.scored(5, "")] * 100
+    after = [replace(one, phase="after") for one in (*[Verdict.abstained("")] * 18, *[Verdict.scored(5, "")] * 82)]
+    with pytest.raises(GuardStop, match=r"18% of the verdicts of iteration 1 \(phase after\) have no score"):
+        guard_verdicts(CoachFigures(), [*live, *after], "iteration 1", max_missing=0.1)
+    guard_verdicts(CoachFigures(), [*live, *after], "iteration 1", max_missing=0.18)
+    guard_verdicts(CoachFigures(), [], "iteration 1", max_missing=0.0)
 
 
 def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_path):
     settings = ("coach.options.fails_from=7", "coach.max_missing=0.13", "train.iterations=1")
     trained = start(registry, tmp_path, *settings).train()
     assert (trained.summary.coach.verdicts, trained.summary.coach.failed) == (8, 1)
+
+
+@pytest.mark.parametrize("setting", ["shapers=[{use: outcome, options: {metric: corect}}]", "coach.reward.live=0"])
+def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, setting):
+    run = start(registry, tmp_path, setting)
+    with pytest.raises(GuardStop, match=r"No action of iteration 1 .*coach\.reward.*shapers.*metrics correct\)"):
+        run.train()
+    assert Checkpoints(tmp_path / "runs" / "run" / "checkpoints").iterations() == (0,)
+
+
+def test_where_counterfactuals_are_of_a_share_an_iteration_may_have_no_reward(registry, tmp_path):
+    settings = ("credit.counterfactual={use: resample, share: 1.0e-9}", "shapers=[{use: difference}]")
+    assert start(registry, tmp_path, *settings, "train.iterations=1").train().summary.status == "done"
 
 
 def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):

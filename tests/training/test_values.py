@@ -36,6 +36,45 @@ def test_only_the_policies_that_it_serves_need_one(train) -> None:
         train("estimator.use=gae", "policies.checker={model: none, value_head: true}")
 
 
+SIBLINGS = ("rloo", "grpo", "dr_grpo", "reinforce_plus_plus_baseline", "gigpo", "gdpo", "maxrl")
+
+
+@pytest.mark.parametrize(
+    ("key", "estimator"),
+    [
+        *(("estimator", f"estimator={{use: {use}, options: {{}}}}") for use in SIBLINGS),
+        ("estimator", "estimator={use: grpo, options: {groups: episode}}"),
+        ("estimator.by_agent.checker", "estimator.by_agent={checker: {use: rloo, options: {groups: state}}}"),
+        (
+            "estimator.by_agent.checker.options.rewards",
+            "estimator.by_agent={checker: {use: distill, options: {weight: 0.5, rewards: {use: maxrl}}}}",
+        ),
+    ],
+)
+def test_an_estimator_that_compares_samples_is_refused_where_a_task_has_one(train, tmp_path, key, estimator) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}\.use=\w+ compares the samples of a task, and train\.samples=1 "):
+        train("train.samples=1", estimator)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_estimator_that_looks_at_other_samples_is_marked_as_such(registry) -> None:
+    marked = {use for use in registry.names("estimators") if registry.offer("estimators", use).siblings}
+    assert marked == set(SIBLINGS)
+
+
+def test_values_of_the_rewards_of_a_teacher_need_a_head_as_well(train, tmp_path) -> None:
+    options = "{weight: 0.5, rewards: {use: gae}}"
+    with pytest.raises(ConfigError, match=r"^estimator\.options\.rewards\.use=gae needs values"):
+        train("coach.reference_for=[]", f"estimator={{use: distill, options: {options}}}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_estimator_of_an_agent_that_is_not_trained_is_refused(train, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"^estimator\.by_agent\.checker: the policy 'checker' .* is not trained"):
+        train("policies.checker={model: none, kind: frozen}", "estimator.by_agent={checker: {use: rloo}}")
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("key", ["sampling.temperature", "agents.doubler.temperature"])
 def test_greedy_actions_of_a_trained_policy_are_refused(train, tmp_path, key) -> None:
     with pytest.raises(ConfigError, match=rf"{key}=0: agent 'doubler' is trained.*eval\.temperature may be 0"):
@@ -43,9 +82,21 @@ def test_greedy_actions_of_a_trained_policy_are_refused(train, tmp_path, key) ->
     assert not (tmp_path / "runs").exists()
 
 
+def test_of_one_token_that_is_left_nothing_is_learned_either(train, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.top_k=1: agent 'doubler' is trained, and greedy actions"):
+        train("sampling.top_k=1")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_policy_that_is_not_trained_may_be_greedy(train) -> None:
     with pytest.raises(ConfigError, match="agent 'checker' is trained"):
         train("sampling.temperature=0", "policies.doubler={model: none, kind: frozen}")
+
+
+def test_a_run_in_which_no_policy_is_trained_is_refused(train, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"^policies: .*none is trained.*policies\.default\.kind=full.*mappa eval"):
+        train("policies.default.kind=frozen")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("cut", ["sampling.top_p=0.9", "sampling.top_k=5"])

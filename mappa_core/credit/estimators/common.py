@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from mappa_core.config.rules import at_least, check_fields
 from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
@@ -16,6 +17,17 @@ MIN_VARIANCE = 1e-8
 
 Normalize = Literal["policy", "agent", "all", "none"]
 """Tokens that share one mean and standard deviation; `none`: no whitening."""
+
+
+@dataclass
+class KlOptions:
+    """Options of an estimator with a KL penalty."""
+
+    kl_coef: float = 0.0
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
+
+    def check(self) -> None:
+        check_fields(self, at_least(0, "kl_coef"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mappa_core.credit.estimators.common import (
     ActiveRows,
+    KlOptions,
     Normalize,
     check_discount,
     scatter_to_tokens,
@@ -24,7 +25,7 @@ from mappa_core.records import Float64
 
 
 @dataclass
-class GaeOptions:
+class GaeOptions(KlOptions):
     """GAE with a value head, over the tokens of an agent's own actions."""
 
     gamma: float = 1.0

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.estimators.common import ActiveRows, check_discount, row_rewards, scatter_to_tokens
+from mappa_core.credit.estimators.common import ActiveRows, KlOptions, check_discount, row_rewards, scatter_to_tokens
 from mappa_core.credit.estimators.grouping import AgentTurns, GroupBaseline, assign_groups
 from mappa_core.credit.ragged import returns_to_go
 from mappa_core.errors import ConfigError
@@ -17,7 +17,7 @@ from mappa_core.records import Float64, Int32, Int64
 
 
 @dataclass
-class GigpoOptions:
+class GigpoOptions(KlOptions):
     """GiGPO: an agent's episodes and its steps from one state, each relative to its group."""
 
     gamma: float = 0.95
@@ -30,8 +30,6 @@ class GigpoOptions:
     """Added to the standard deviation."""
     groups: Literal["state", "turn"] = "state"
     """Groups of steps within one agent and task: `state` (same prompt), `turn` (same turn)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Gigpo:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.credit.estimators.common import ActiveRows, row_rewards, scatter_to_tokens
+from mappa_core.credit.estimators.common import ActiveRows, KlOptions, row_rewards, scatter_to_tokens
 from mappa_core.credit.estimators.grouping import GroupBaseline, GroupBy, assign_groups
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
@@ -14,25 +14,21 @@ from mappa_core.records import Float64, Int64
 
 
 @dataclass
-class RlooOptions:
+class RlooOptions(KlOptions):
     """RLOO: reward minus the mean reward of the siblings."""
 
     groups: GroupBy = "turn"
     """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 @dataclass
-class GrpoOptions:
+class GrpoOptions(KlOptions):
     """GRPO: reward normalised by the mean and standard deviation of its group."""
 
     eps: float = 1e-6
     """Added to the standard deviation."""
     groups: GroupBy = "turn"
     """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 @dataclass

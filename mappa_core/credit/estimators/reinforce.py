@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mappa_core.credit.estimators.common import (
     ActiveRows,
+    KlOptions,
     Normalize,
     check_discount,
     group_mean,
@@ -23,13 +24,11 @@ from mappa_core.experience import Advantages, Experience
 
 
 @dataclass
-class ReinforceOptions:
+class ReinforceOptions(KlOptions):
     """REINFORCE: the reward of the row on each of its tokens."""
 
     baseline: Literal["none", "mean"] = "none"
     """`mean`: subtract the mean reward of the policy's rows in this iteration."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Reinforce:
@@ -52,7 +51,7 @@ class Reinforce:
 
 
 @dataclass
-class ReinforcePlusPlusOptions:
+class ReinforcePlusPlusOptions(KlOptions):
     """REINFORCE++: token-level KL, return-to-go within the row, whitening once per iteration."""
 
     gamma: float = 1.0
@@ -83,7 +82,7 @@ class ReinforcePlusPlus:
 
 
 @dataclass
-class ReinforcePlusPlusBaselineOptions:
+class ReinforcePlusPlusBaselineOptions(KlOptions):
     """REINFORCE++-baseline: reward minus its group's mean, token-level KL, whitening once per iteration."""
 
     groups: GroupBy = "turn"

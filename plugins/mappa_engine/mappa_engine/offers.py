@@ -29,8 +29,8 @@ def mappa_engines() -> Iterable[Offer[Engine]]:
 
 @hookimpl
 def mappa_estimators() -> Iterable[Offer[Estimator]]:
-    yield Offer("gdpo", GDPO, GDPOOptions)
-    yield Offer("maxrl", MaxRL, MaxRLOptions)
+    yield Offer("gdpo", GDPO, GDPOOptions, siblings=True)
+    yield Offer("maxrl", MaxRL, MaxRLOptions, siblings=True)
     yield Offer("distill", build_distill, DistillOptions, composite=True)
 
 

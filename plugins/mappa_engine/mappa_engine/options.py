@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mappa_core import ConfigError
+
 AUTO = "auto"
 """Value of an option that placement decides."""
 
@@ -135,7 +137,15 @@ class DivergenceOptions:
     loss k2 has the gradient of that divergence, k3 that of the reverse one, k1 none; k3_corrected has that of k2 at
     every step of an iteration."""
     kl_coef: float = 0.0
-    """Weight of that estimate."""
+    """Weight of that estimate; above 0 where `kl` is not none."""
+
+    def check(self) -> None:
+        if self.kl == "none" and self.kl_coef:
+            raise ConfigError(
+                f"kl_coef: must be 0 where kl is none, not {self.kl_coef:g}; set kl to what it is to weigh"
+            )
+        if self.kl != "none" and not self.kl_coef:
+            raise ConfigError(f"kl: must be none where kl_coef is 0, not {self.kl}; set kl_coef above 0 to weigh it")
 
 
 @dataclass

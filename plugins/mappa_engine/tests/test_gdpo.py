@@ -7,6 +7,7 @@ import pytest
 
 from mappa_analysis.conformance import EstimatorContract
 from mappa_core import ConfigError
+from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_engine.credit.gdpo import GDPO, GDPOOptions
 
@@ -88,7 +89,7 @@ def test_outcome_and_shaped_reward_are_rewards_too(kit):
 
 def test_a_reward_that_no_action_has_is_an_error(kit):
     nan = float("nan")
-    with pytest.raises(ConfigError, match=r"no action has the reward after: .*estimator\.options\.weights"):
+    with pytest.raises(ConfigError, match=r"no action has the reward after: .*options\.weights.*coach\.reward\.after"):
         advantages(kit, [(0, nan), (1, nan)], group=[0, 0])
     assert advantages(kit, [(nan, nan)] * 2, group=[0, 0], reward=[nan, nan]) == [0.0, 0.0]
 
@@ -98,13 +99,18 @@ def test_a_reward_that_no_action_has_is_an_error(kit):
     [
         ({"weights": {"again": 1.0}}, r"weights: must be of live, after, outcome, reward, not of 'again'"),
         ({"weights": {"live": 0.0}}, "weights: must be finite, one of them other than 0"),
-        ({"weights": {}}, "weights: must be finite, one of them other than 0"),
         ({"eps": 0.0}, "eps: must be above 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         GDPOOptions(**options).check()
+
+
+def test_a_reward_that_weights_leave_out_has_none():
+    settings = "estimator={use: gdpo, options: {weights: {live: 1, outcome: 0.5}}}"
+    composed = compose(load_plugins(only=("engine", "sandbox", "mathchat")), "mathchat", overrides=(settings,))
+    assert composed.config.estimator.options.weights == {"live": 1.0, "outcome": 0.5}
 
 
 def test_it_is_offered():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import LossRows
 from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss, SAPOLoss, VESPOLoss
 from mappa_engine.losses.kl_penalty import k1, k2, k3
@@ -229,6 +231,14 @@ def test_value_losses_by_hand():
 def test_options_that_make_no_sense_are_refused(make, options):
     with pytest.raises(ConfigError, match=r"loss\.options"):
         make(options)
+
+
+@pytest.mark.parametrize("use", ["ppo", "gspo", "cispo", "sapo", "vespo"])
+@pytest.mark.parametrize(("key", "options"), [("kl_coef", "{kl_coef: 0.1}"), ("kl", "{kl: k3}")])
+def test_a_divergence_and_its_weight_need_each_other(use, key, options):
+    registry = load_plugins(only=("engine", "sandbox", "mathchat"))
+    with pytest.raises(ConfigError, match=rf"^loss\.options\.{key}: must .*set by command line"):
+        compose(registry, "mathchat", overrides=(f"loss={{use: {use}, options: {options}}}",))
 
 
 def test_a_divergence_without_a_reference_is_refused():

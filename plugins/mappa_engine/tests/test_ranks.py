@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
+from mappa_core.engine import select_rows
 from mappa_core.experience import Advantages, Demonstrations
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.logprob_model import LogprobModel
@@ -217,3 +218,7 @@ def test_shares_that_do_not_add_up_are_refused(start, experience):
     )
     with pytest.raises(ValueError, match="every sampled token once"):
         merge_scores(experience, [half])
+
+
+def test_where_no_policy_is_trained_there_is_nothing_to_merge(experience):
+    assert len(merge_scores(select_rows(experience, np.empty(0, np.int64)), []).old_logprobs) == 0

@@ -20,9 +20,9 @@ REWARDS = (*SCORED_PHASES, "outcome", "reward")
 class GDPOOptions:
     """GDPO: several rewards, each normalised in its group, then weighted and added."""
 
-    weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SCORED_PHASES, 1.0))
+    weights: dict[str, float] = field(default_factory=dict)
     """Weight of each reward: `live` and `after` (points of the live and the hindsight verdict), `outcome` (the
-    workflow's main metric), `reward` (what `shapers` made)."""
+    workflow's main metric), `reward` (what `shapers` made). Empty: 1 for `live` and `after`."""
     eps: float = 1e-6
     """Added to standard deviations."""
     normalize: Literal["policy", "agent", "all", "none"] = "agent"
@@ -31,10 +31,10 @@ class GDPOOptions:
     def check(self) -> None:
         if unknown := sorted(set(self.weights) - set(REWARDS)):
             raise ConfigError(f"weights: must be of {', '.join(REWARDS)}, not of {unknown[0]!r}")
-        if not all(map(math.isfinite, self.weights.values())) or not any(self.weights.values()):
+        if not all(map(math.isfinite, self.weights.values())) or (self.weights and not any(self.weights.values())):
             raise ConfigError("weights: must be finite, one of them other than 0")
-        if not self.eps > 0:
-            raise ConfigError(f"eps: must be above 0, for groups of equal rewards, not {self.eps:g}")
+        if not 0.0 < self.eps < math.inf:
+            raise ConfigError(f"eps: must be above 0, for groups of equal rewards, and finite, not {self.eps:g}")
 
 
 class GDPO:
@@ -52,7 +52,8 @@ class GDPO:
     """
 
     def __init__(self, options: GDPOOptions) -> None:
-        self._weights = {name: weight for name, weight in options.weights.items() if weight}
+        weights = options.weights or dict.fromkeys(SCORED_PHASES, 1.0)
+        self._weights = {name: weight for name, weight in weights.items() if weight}
         self._eps, self._normalize = options.eps, options.normalize
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
@@ -79,7 +80,8 @@ class GDPO:
         if active.any() and not np.isfinite(column[active]).any():
             raise ConfigError(
                 f"estimator gdpo: no action has the reward {name}: take it out of estimator.options.weights, or see "
-                "that it is given (coach.hindsight for after, a metric of the workflow for outcome)"
+                "that it is given (coach.reward.live for live, coach.reward.after and coach.hindsight for after, a "
+                "metric of the workflow for outcome)"
             )
         return column.astype(np.float64)
 

@@ -88,7 +88,8 @@ def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Exper
     Values are NaN for policies without a value head. Raises ValueError unless every sampled token was scored once.
     """
     parts = list(scores)
-    times = np.bincount(np.concatenate([one.source for one in parts]), minlength=len(experience.tokens))
+    sources = np.concatenate([np.empty(0, np.int64), *(one.source for one in parts)])  # none where nothing is trained
+    times = np.bincount(sources, minlength=len(experience.tokens))
     if len(times) != len(experience.tokens) or (times != 1).any():
         raise ValueError("the ranks' shares are not every sampled token once")
     logprobs, ref_logprobs, values = np.full((3, len(experience.tokens)), np.nan, dtype=np.float32)
