@@ -86,7 +86,8 @@ class PolicySection:
 
 @dataclass
 class LimitsSection:
-    """Resource limits of one tool call, child processes included."""
+    """Resource limits of one tool call, child processes included. Those of a tool that runs no programs are its own to
+    keep; a call of it that goes on 60 seconds longer than `wall_s` has failed."""
 
     wall_s: float = 30.0
     cpu_s: float = 30.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.ragged import element_indices
-from mappa_core.errors import ConfigError
+from mappa_core.errors import ConfigError, PluginError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Estimator
 from mappa_core.records import Int64
@@ -22,6 +22,20 @@ def combine_estimators(default: Estimator, by_agent: Mapping[str, Estimator]) ->
     separate: `{"default": state, "by_agent": {agent: state}}`.
     """
     return _PerAgentEstimator(default, by_agent) if by_agent else default
+
+
+def estimate(
+    name: str, estimator: Estimator, experience: Experience, state: Mapping[str, Any]
+) -> tuple[Advantages, Mapping[str, Any]]:
+    """Call the estimator that the setting `name` chose. Raises PluginError if it does not return a number per token."""
+    match result := estimator(experience, state):
+        case (Advantages(advantages=found), Mapping()):
+            wanted = experience.tokens.shape
+            if isinstance(found, np.ndarray) and (found.shape, found.dtype.kind) == (wanted, "f"):
+                return result
+            given = f"{np.shape(found)} ({getattr(found, 'dtype', type(found).__name__)})"
+            raise PluginError(f"{name} returned advantages of shape {given}, not {wanted} (float32)")
+    raise PluginError(f"{name} returned {type(result).__name__}, not a pair of Advantages and a mapping, its state")
 
 
 def estimators_by_agent(estimator: Estimator, agents: Collection[str]) -> list[tuple[Estimator, tuple[str, ...]]]:
@@ -45,11 +59,12 @@ class _PerAgentEstimator:
         own = {agent: experience.agent == experience.agents.index(agent) for agent in self.by_agent}
         rest = np.flatnonzero(~np.any(list(own.values()), axis=0))
         states = state or {"default": {}, "by_agent": {agent: {} for agent in own}}
-        advantages, after = self.default(select_rows(experience, rest), states["default"])
+        advantages, after = estimate("estimator.use", self.default, select_rows(experience, rest), states["default"])
         parts, after_own = [(rest, advantages)], {}
         for agent, estimator in self.by_agent.items():
             rows = np.flatnonzero(own[agent])
-            advantages, after_own[agent] = estimator(select_rows(experience, rows), states["by_agent"][agent])
+            own_rows, state_before = select_rows(experience, rows), states["by_agent"][agent]
+            advantages, after_own[agent] = estimate(f"estimator.by_agent.{agent}", estimator, own_rows, state_before)
             parts.append((rows, advantages))
         return _merge(experience, parts), {"default": after, "by_agent": after_own}
 

@@ -27,8 +27,9 @@ class RolloutCollector:
     """Runs jobs on stages, at most `concurrency` at once; jobs of an earlier `collect` go before those of a later one.
 
     With `waves`, actions are admitted in waves of fixed order, and recorded steps are sampled again (for a
-    deterministic engine). `archive` keeps workspace files by content hash, for replay. `on_start`, `on_acted` and
-    `on_finish` are called when a trajectory begins, when its agents have ended, and when it has its verdicts, too.
+    deterministic engine). If `graded`, what ends without the workflow's metric has failed. `archive` keeps workspace
+    files by content hash, for replay. `on_start`, `on_acted` and `on_finish` are called when a trajectory begins, when
+    its agents have ended, and when it has its verdicts, too.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class RolloutCollector:
         archive: Path,
         concurrency: int,
         waves: bool,
+        graded: bool = True,
         on_start: Callable[[Job], None] | None = None,
         on_acted: Callable[[Job], None] | None = None,
         on_finish: Callable[[Trajectory], None] | None = None,
@@ -49,6 +51,7 @@ class RolloutCollector:
         self._concurrency = concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._waves = waves
+        self._graded = graded
         self._on_start = on_start or (lambda job: None)
         self._on_acted = on_acted or (lambda job: None)
         self._on_finish = on_finish or (lambda trajectory: None)
@@ -69,16 +72,10 @@ class RolloutCollector:
                     # Named by hash, because an id may hold any character.
                     workspace = folder.path / f"{self._team.seed_of(job.id, 'workspace'):016x}"
                     return LiveStage(
-                        self._team,
-                        job,
-                        recorder=self._recorder,
-                        scheduler=scheduler,
-                        background=group,
+                        self._team, job, recorder=self._recorder, scheduler=scheduler, background=group, bench=bench,
                         tool_calls=ToolCallRunner(self._team, job, folder=workspace, archive=self._archive),
-                        bench=bench,
-                        recorded=replays.get(job.id),
-                        resample=self._waves and resample,
-                    )
+                        recorded=replays.get(job.id), resample=self._waves and resample,
+                    )  # fmt: skip
 
                 for first in _admit_jobs(queue, scheduler, self._concurrency):
                     group.create_task(self._work(first, queue, scheduler, stage_of, results))
@@ -124,7 +121,11 @@ class RolloutCollector:
             log.error("workflow.raised", trajectory=job.id, exception=format_error(error))
             kind = f"{WorkflowError.__name__}:{type(error).__name__}"
             return Failure(kind=kind, message=redact(str(error)), where=job.id)
-        return None
+        workflow = self._team.workflow
+        if not self._graded or workflow.metric in stage.outcome:
+            return None
+        why = f"{type(workflow).__name__}.run ended without stage.record({workflow.metric}=…); is an await missing?"
+        return Failure(kind=WorkflowError.__name__, message=why, where=job.id)
 
 
 def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> list[Job]:

@@ -1,7 +1,8 @@
 """Resumes recorded trajectories of an iteration.
 
-In an interrupted iteration, trajectories lost to tool failures continue where they failed. Their actions then fall into
-other waves, so its recorded steps are not sampled again for comparison, in this resume or a later one.
+In an interrupted iteration, trajectories lost to tool failures continue where they failed; in an evaluation also those
+in which the workflow failed, as it may have been mended. Their actions then fall into other waves, so its recorded
+steps are not sampled again for comparison, in this resume or a later one.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from mappa_core.errors import ToolError, WorkflowError
 from mappa_core.records import Trajectory
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.team import Job
-from mappa_core.rollout.tool_failures import is_tool_failure
 from mappa_core.store.writer import Store
 
 CONTINUED_EVENT = "played_on"  # Lists the lost trajectories of an iteration that are continued.
@@ -38,7 +39,8 @@ def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: b
     trajectories stay lost; otherwise an event records which of them are continued."""
     recorded = store.load_recorded(split, iteration)
     begun = {name: one.trajectory for name, one in recorded.items()}
-    lost = sorted(name for name, one in begun.items() if is_tool_failure(one.error))
+    kinds = (ToolError.__name__, *([WorkflowError.__name__] if split == "eval" and not is_consumed else ()))
+    lost = sorted(name for name, one in begun.items() if one.error is not None and one.error.kind.startswith(kinds))
     if lost and not is_consumed:
         store.record_event(CONTINUED_EVENT, split=split, iteration=iteration, trajectories=lost)
     events = [event.body for event in store.events(CONTINUED_EVENT)]

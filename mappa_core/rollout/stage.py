@@ -69,7 +69,7 @@ class LiveStage:
         self._verdicts = VerdictCollector(
             team, recorder=recorder, background=background, recorded=self._recorded, bench=bench
         )
-        self._outcome: dict[str, float] = {}
+        self.outcome: dict[str, float] = {}
 
     @property
     def task(self) -> Task:
@@ -85,9 +85,13 @@ class LiveStage:
 
     def record(self, **outcome: float) -> None:
         for name, value in outcome.items():
+            if not hasattr(value, "__float__"):
+                raise TypeError(f"the workflow records {name}={value!r}, no number (is an await missing?)")
             if not isfinite(value):
                 raise ValueError(f"the workflow records {name}={value}: leave out what is not known")
-            self._outcome[name] = float(value)
+            if name == self._team.workflow.metric and not 0.0 <= value <= 1.0:
+                raise ValueError(f"the workflow records {name}={value}: its metric is a share from 0 to 1")
+            self.outcome[name] = float(value)
 
     async def grade(self, text: str) -> float:
         return float(await self._team.workflow.grade(text, self._job.task))
@@ -216,16 +220,11 @@ class LiveStage:
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
         """Remove the workspace, wait for the verdicts and close the trajectory."""
         await self._tool_calls.close()
+        job, steps = self._job, tuple(self._steps[position] for position in sorted(self._steps))
         trajectory = Trajectory(
-            id=self._job.id,
-            task=self._job.task,
-            sample=self._job.sample,
-            iteration=self._job.iteration,
-            steps=tuple(self._steps[position] for position in sorted(self._steps)),
-            outcome=dict(self._outcome),
-            error=self._recorded.lost or error,
-            seconds=seconds,
-        )
+            id=job.id, task=job.task, sample=job.sample, iteration=job.iteration, steps=steps,
+            outcome=dict(self.outcome), error=self._recorded.lost or error, seconds=seconds,
+        )  # fmt: skip
         trajectory = replace(trajectory, verdicts=await self._verdicts.finish(trajectory))
         self._recorder.end_trajectory(trajectory)
         return trajectory

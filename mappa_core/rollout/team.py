@@ -15,6 +15,7 @@ from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.rollout.replay import ActionRequest
+from mappa_core.store.codec import check_record
 from mappa_core.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.tools.scratch import ScratchRunner
 
@@ -35,16 +36,17 @@ class NamedCoach:
         timeout_s: float,
         show: Callable[[Scene], Awaitable[Scene]] | None = None,
     ) -> list[Verdict]:
-        """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, a
-        reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count against
-        `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not run while
-        a call waits for its turn."""
+        """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, what is
+        no verdict, a reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count
+        against `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not
+        run while a call waits for its turn."""
         started = time.perf_counter()
         try:
             with ledger.enforce_cap():
                 async with work_deadline(timeout_s):
                     shown = scenes if show is None else [await show(one) for one in scenes]
                     given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
+            given = [check_record(Verdict, one, "the coach") for one in given or ()]
             if len(given) != len(scenes):
                 raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
         except TimeoutError:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step, ToolCall, ToolResult
 from mappa_core.rollout.team import Job, Team
 from mappa_core.safe_walk import remove_tree
+from mappa_core.store.codec import check_record
 from mappa_core.tools import task_files as task_files
 from mappa_core.tools.retry import retry
 from mappa_core.tools.run_call import run_call
@@ -77,7 +79,11 @@ class ToolCallRunner:
         if self._workspace is None or self._is_spoilt:
             self._workspace = await asyncio.to_thread(self._make_workspace) if self._changes else self._make_workspace()
         self._is_spoilt = True
-        results = [await run_call(call, self._team.tools, self._workspace, self._team.limits) for call in calls]
+        tools, limits, workspace = self._team.tools, self._team.limits, self._workspace
+        results = []
+        for one in calls:
+            given = await run_call(one, tools, workspace, limits)
+            results.append(check_record(ToolResult, given, f"the tool {one.name!r}", ToolError))
         self._is_spoilt = False
         self._note(results)
         return results

@@ -54,6 +54,7 @@ from mappa_core.session.policies import (
     policies_with_weights,
 )
 from mappa_core.session.toolset import Toolset, open_tools
+from mappa_core.store.codec import check_record
 from mappa_core.tools import task_files
 from mappa_core.tools.tool_limits import to_tool_limits
 
@@ -93,19 +94,19 @@ class Session:
 
     def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
         """Load the tasks of a split. Raises TaskError if there are fewer than `min_count`, two with the same id, or one
-        with a file that cannot be used."""
-        tasks, where = tuple(self.source.load(split)), f"tasks.use={self.config.tasks.use}"
+        with a field of the wrong type or a file that cannot be used."""
+        tasks, where = tuple(self.source.load(split) or ()), f"tasks.use={self.config.tasks.use}"
         if len(tasks) < min_count:
             raise TaskError(f"{where}: {len(tasks)} {split} tasks, at least {min_count} needed")
         seen: set[str] = set()
         for task in tasks:
+            try:
+                task_files.resolve_task_files(check_record(Task, task, "load", TaskError).files)
+            except TaskError as error:
+                raise TaskError(f"{where}: the task {getattr(task, 'id', task)!r}: {error}") from error
             if task.id in seen:
                 raise TaskError(f"{where}: the id {task.id!r} occurs twice among {split} tasks")
             seen.add(task.id)
-            try:
-                task_files.resolve_task_files(task.files)
-            except TaskError as error:
-                raise TaskError(f"{where}: the task {task.id!r}: {error}") from error
         return tasks
 
     def held_out(self) -> HeldOutTasks:

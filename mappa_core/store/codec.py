@@ -66,6 +66,20 @@ def unpack(kind: type[T], data: bytes | str, fetch: FetchBlob) -> T:
     return msgspec.convert(_unescape(msgspec.json.decode(data), fetch), kind, dec_hook=_check_array)
 
 
+def check_record(kind: type[T], value: object, giver: str, problem: type[Exception] = TypeError) -> T:
+    """Return a record as it will be read. Raises `problem`, with the field, if what `giver` returned could not be."""
+    if not isinstance(value, kind):
+        raise problem(f"{giver} returned {type(value).__name__}, not a {kind.__name__}".replace("NoneType", "None"))
+    blobs: dict[str, bytes] = {}
+    try:
+        if name := next((name for name in kind.__annotations__ if isinstance(getattr(value, name), bytes)), None):
+            raise TypeError(f"Expected str, got bytes - at `$.{name}`")  # which the codec would take for base64
+        return unpack(kind, pack(value, blobs.__setitem__), blobs.__getitem__)
+    except (TypeError, ValueError) as error:
+        why, _, field = str(error).replace("`", "").partition(" - at $")
+        raise problem(f"{giver} returned a {kind.__name__}{field} that cannot be stored: {why}") from error
+
+
 class _Packer:
     """Encodes a record as a tree of JSON values. Without `keep` everything stays in the text."""
 

@@ -57,7 +57,7 @@ async def play(
         for judging in filter(None, (coach, hindsight)):
             judging.set_bench(team.bench(files))
         recorder = recorder or MemoryRecorder()
-        collector = RolloutCollector(team, recorder=recorder, archive=files, concurrency=1, waves=False)
+        collector = RolloutCollector(team, recorder=recorder, archive=files, concurrency=1, waves=False, graded=False)
         job = Job(task=task, split="train", iteration=0, sample=0)
         (trajectory,) = await collector.collect([job], {} if recorded is None else {job.id: recorded})
     return trajectory

@@ -1,23 +1,25 @@
 """Run one call: the boundary between an agent's request and the code of a tool.
 
 `arguments` match the schema, its regular expressions aside. A mistake of the agent is a result with status `error`; any
-exception of `call` counts as a fault of the tool, for which no agent is scored. A tool that writes into
-`workspace.path` returns `files=workspace.changes()`.
+exception of `call` counts as a fault of the tool, for which no agent is scored, and so does a call that goes on long
+after `limits.wall_s`. A tool that writes into `workspace.path` returns `files=workspace.changes()`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from mappa_core.errors import ToolError
-from mappa_core.protocols import Tool, Workspace
+from mappa_core.protocols import Sandboxed, Tool, Workspace
 from mappa_core.records import ToolCall, ToolLimits, ToolResult
 from mappa_core.redaction import redact
 from mappa_core.tools.truncate import cut_middle
+
+GRACE_S = 60.0  # Beyond the limit of wall time: a tool that keeps it is never cut off.
 
 
 async def run_call(
@@ -31,15 +33,17 @@ async def run_call(
     if (problem := _problem(call, tools)) is not None:
         return ToolResult(tool=call.name, status="error", stderr=problem)
     tool, limit = tools[call.name], limits[call.name]
+    # What runs programs ends them itself, and waits before for one of its workers, which does not count.
+    wait_s = None if isinstance(tool, Sandboxed) else limit.wall_s + GRACE_S
     try:
-        result = await tool.call(call.arguments, workspace, limit)
+        async with asyncio.timeout(wait_s) as deadline:
+            return await tool.call(call.arguments, workspace, limit)
     except ToolError:
         raise
     except Exception as error:  # the boundary of tools
+        if deadline.expired():
+            raise ToolError(f"the tool {call.name!r} gave no result within {wait_s:g} s (limits.wall_s)") from error
         raise ToolError(redact(f"the tool {call.name!r} raised {type(error).__name__}: {error}")) from error
-    if not isinstance(result, ToolResult):
-        raise ToolError(f"the tool {call.name!r} returned {type(result).__name__}, not a ToolResult")
-    return replace(result, stdout=redact(result.stdout), stderr=redact(result.stderr))
 
 
 def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mappa_core.errors import PluginError
 from mappa_core.protocols import Coach, DriftReport
 from mappa_core.records import Trajectory, Verdict
 from mappa_core.rollout.team import Team
@@ -16,7 +17,12 @@ _CORRECTED_0_1_0 = {"active", "offsets", "coach"}
 
 def learn_from_verdicts(coaches: Sequence[Coach], team: Team, trajectories: Sequence[Trajectory]) -> DriftReport:
     """Let every coach learn from the trajectories of one iteration, each with its own verdicts alone."""
-    return DriftReport.merge([coach.learn([_own(coach, team, one) for one in trajectories]) for coach in coaches])
+    reports = [coach.learn([_own(coach, team, one) for one in trajectories]) for coach in coaches]
+    for coach, report in zip(coaches, reports, strict=True):
+        if not isinstance(report, DriftReport | None):
+            name, returned = type(coach).__name__, type(report).__name__
+            raise PluginError(f"{name}.learn returned {returned}, not a DriftReport or None")
+    return DriftReport.merge(reports)
 
 
 def _own(coach: Coach, team: Team, trajectory: Trajectory) -> Trajectory:

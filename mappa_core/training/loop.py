@@ -13,6 +13,7 @@ from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
+from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.credit.teachers import score_by_teachers
 from mappa_core.errors import GuardStop
@@ -190,7 +191,8 @@ class TrainingLoop:
             )
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
-            advantages, self._estimator_state = session.estimator(experience, self._estimator_state)
+            name = f"estimator.use={config.estimator.use}"
+            advantages, self._estimator_state = estimate(name, session.estimator, experience, self._estimator_state)
         with clock.phase("update"):
             policies: Mapping[str, Mapping[str, float]] = {}
             if session.loss is not None:

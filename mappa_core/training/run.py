@@ -33,6 +33,7 @@ from mappa_core.store.summary import Seconds, Summary, read_summary, write_summa
 from mappa_core.training.listener import Listener
 from mappa_core.training.loop import TrainingLoop
 from mappa_core.training.summary import build_summary
+from mappa_core.training.task_sampler import TaskSampler
 from mappa_core.training.tracker_threads import TrackerThreads
 
 T = TypeVar("T")
@@ -108,7 +109,9 @@ class Run:
 
     async def _check(self) -> str:
         async with self._session() as session:
+            _warn_of_overlap(session)
             train, held_out = session.tasks("train"), session.held_out().report
+            TaskSampler(train, prompts=self.composed.config.train.prompts, seed=self.composed.config.seed)
             agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
             cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
@@ -137,6 +140,7 @@ class Run:
             session = await opened.enter_async_context(self._session())
             for warning in overridden_settings(self.composed, tuple(session.workflow.agents)):
                 log.warning(warning)
+            _warn_of_overlap(session)
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
                 folder.write_config(self.composed.to_yaml())
@@ -239,6 +243,13 @@ def _bound_counterfactuals(session: Session) -> CounterfactualBound:
     return bound_counterfactuals(
         config.credit.counterfactual, turns, max_tokens, config.train.prompts * config.train.samples
     )
+
+
+def _warn_of_overlap(session: Session) -> None:
+    trained = {(task.id, task.prompt) for task in session.tasks("train")}
+    parts = session.held_out()
+    if both := [task.id for task in (*parts.report, *parts.selection) if (task.id, task.prompt) in trained]:
+        log.warning(f"{len(both)} held-out tasks are trained on, too: no gain on them counts: {', '.join(both[:5])}")
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:

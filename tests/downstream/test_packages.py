@@ -160,6 +160,12 @@ def test_nothing_is_written_over(tmp_path, capsys):
     assert list((tmp_path / "mappa-fresh").iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["new", "tool", "fresh", "--in", str(tmp_path / "file")]) == 2
+    assert "Not a directory; choose another folder by --in" in " ".join(capsys.readouterr().err.split())
+
+
 def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

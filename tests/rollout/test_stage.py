@@ -1,6 +1,7 @@
 """A workflow on stage: what agents see, what coaches see, what is recorded, what is replayed."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,36 @@ async def test_what_is_not_known_is_no_outcome():
     trajectory = await play(Unsure(), TASK, [WRITES], tools={"python": Echo()})
     assert trajectory.outcome == {}
     assert "the workflow records correct=nan: leave out what is not known" in trajectory.error.message
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("yes", "the workflow records correct='yes', no number"),
+        (None, "records correct=None, no number"),
+        (5.0, r"records correct=5.0: its metric is a share from 0 to 1"),
+        (-0.1, r"records correct=-0.1: its metric"),
+    ],
+)
+async def test_what_is_no_share_is_no_outcome_and_the_message_names_the_key(value, said):
+    class Loose(Pair):
+        async def run(self, stage):
+            stage.record(points=5.0, correct=value)
+
+    error = (await play(Loose(), TASK, [])).error
+    assert error.kind.startswith("WorkflowError:") and re.search(said, error.message)
+
+
+async def test_a_workflow_without_an_await_is_told_of_it():
+    class Hasty(Pair):
+        async def run(self, stage):
+            grade = stage.grade("x")
+            try:
+                stage.record(correct=grade)
+            finally:
+                grade.close()
+
+    assert "is an await missing?" in (await play(Hasty(), TASK, [])).error.message
 
 
 async def test_steps_are_recorded_in_order_with_what_was_seen_sampled_and_answered():

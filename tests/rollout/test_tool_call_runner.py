@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -183,6 +184,30 @@ async def test_a_trajectory_that_stays_lost_ends_again_where_it_did_and_calls_no
 async def test_whatever_else_a_tool_raises_is_a_fault_of_its_machinery(data):
     again = await played(data, Notebook({"a": 1}, error=KeyError), retries=1)
     assert again.error is None and again.steps[0].results[0].attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "returned None, not a ToolResult"),
+        (ToolResult(tool="python", status="ok", stdout=None), "a ToolResult.stdout that cannot be stored"),
+        (ToolResult(tool="python", status="ok", stdout=b"x"), "ToolResult.stdout that cannot be stored: Expected str"),
+        (
+            ToolResult(tool="python", status="fine"),
+            "ToolResult.status that cannot be stored: Invalid enum value 'fine'",
+        ),
+        (ToolResult(tool="python", status="ok", exit_code="0"), "ToolResult.exit_code"),
+        (ToolResult(tool="python", status="ok", files=["a.txt"]), r"ToolResult.files\[0\]"),
+    ],
+)
+async def test_what_is_no_result_or_could_not_be_read_again_is_a_fault_of_the_tool(data, given, why):
+    class Careless(Notebook):
+        async def call(self, arguments, workspace, limits):
+            return given
+
+    lost = await played(data, Careless())
+    assert lost.error.kind == "ToolError" and re.match(f"the tool 'python' returned .*{why}|the tool 'python' {why}",
+                                                       lost.error.message)  # fmt: skip
 
 
 # --- of one trajectory, without a stage -------------------------------------------------------------------------------

@@ -132,6 +132,41 @@ async def test_a_review_that_breaks_or_is_short_gives_no_number_to_any_of_its_ac
         assert all(why in verdict.error for verdict in trajectory.verdicts)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "TypeError: the coach returned None, not a Verdict"),
+        (5.0, "TypeError: the coach returned float, not a Verdict"),
+        (Verdict.scored(5, None), "a Verdict.reasoning that cannot be stored: Expected str, got null"),
+        (Verdict.scored(5, ["a"]), "Verdict.reasoning that cannot be stored"),
+        (Verdict.scored(5, "x", blame=5), "Verdict.blame that cannot be stored: Expected str | null, got int"),
+        (Verdict.scored(5, "x", correction=7), "Verdict.correction that cannot be stored"),
+        (replace(Verdict.scored(5, "x"), members=(Verdict.scored(5, None),)), "Verdict.members[0].reasoning"),
+    ],
+)
+@pytest.mark.parametrize("by_trajectory", [True, False])
+async def test_what_is_no_verdict_or_could_not_be_read_again_is_a_failed_one(given, why, by_trajectory):
+    class Careless(Reviewer):
+        async def score(self, scene):
+            return given
+
+        async def review(self, scenes):
+            return [given for _ in scenes]
+
+    trajectory = await play(Two(), TASK, ["x", "y"], coach=Careless(by_trajectory=by_trajectory))
+    assert [verdict.status for verdict in trajectory.verdicts] == ["failed", "failed"]
+    assert all(why in verdict.error for verdict in trajectory.verdicts)
+
+
+async def test_a_review_without_a_return_is_told_of_it():
+    class Silent(Reviewer):
+        async def review(self, scenes):
+            pass
+
+    trajectory = await play(Two(), TASK, ["x", "y"], coach=Silent())
+    assert {verdict.error for verdict in trajectory.verdicts} == {"TypeError: the coach gave 0 verdicts on 2 actions"}
+
+
 async def test_past_the_cap_nobody_is_asked_and_what_is_replayed_costs_nothing():
     paid = Usage(calls=1, prompt_tokens=10, completion_tokens=1, usd=0.6)
 

@@ -34,7 +34,7 @@ class Odd:
     spec = ToolSpec(
         name="odd",
         description="",
-        schema={"type": "object", "properties": {"how": {"enum": ["raise", "fault", "nothing", "wait", "limits"]}}},
+        schema={"type": "object", "properties": {"how": {"enum": ["raise", "fault", "wait", "limits"]}}},
     )
 
     async def call(self, arguments, workspace, limits):
@@ -143,8 +143,29 @@ async def test_what_a_tool_raises_is_nobodys_fault(tmp_path):
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(ToolError, match=r"^the machine is gone$"):
         await run(tmp_path, "odd", how="fault")
-    with pytest.raises(ToolError, match="returned NoneType, not a ToolResult"):
-        await run(tmp_path, "odd", how="nothing")
+
+
+def test_a_call_that_hangs_is_given_up_long_after_its_limit_unless_the_tool_runs_programs(tmp_path, travel):
+    """What runs programs ends them itself, and its calls may wait for one of its workers."""
+
+    class Patient(Odd):
+        async def call(self, arguments, workspace, limits):
+            await asyncio.sleep(arguments["seconds"])
+            return ToolResult(tool="patient", status="ok")
+
+    class Programs(Patient):
+        async def open(self): ...
+
+        async def run(self, code, arguments, workspace, limits): ...
+
+    async def call(tool, seconds):
+        one = ToolCall(name="odd", arguments={"seconds": seconds})
+        return await run_call(one, {"odd": tool}, FolderWorkspace(tmp_path), LIMITS)
+
+    assert travel(call(Patient(), 60)).status == "ok"
+    with pytest.raises(ToolError, match=r"'odd' gave no result within 67 s \(limits.wall_s"):
+        travel(call(Patient(), 1000))
+    assert travel(call(Programs(), 1000)).status == "ok"
 
 
 async def test_cancelling_is_not_an_error_of_the_tool(tmp_path):

@@ -4,10 +4,12 @@ import json
 import sqlite3
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from mappa_core.errors import ConfigError, GuardStop, RunError
-from mappa_core.records import Verdict
+from mappa_core.errors import ConfigError, GuardStop, PluginError, RunError, TaskError
+from mappa_core.experience import Advantages
+from mappa_core.records import Message, Verdict
 from mappa_core.runs import CoachFigures, RunReader, VerdictCount
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.summary import Seconds, read_summary, write_summary
@@ -177,6 +179,53 @@ def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("id", 0, r"the task 0: .*Task.id that cannot be stored: Expected str, got int"),
+        ("prompt", None, "the task 'n2': load returned a Task.prompt that cannot be stored"),
+        ("reference", 5, r"the task 'n2': .*Task.reference that cannot be stored: Expected str \| null, got int"),
+        ("meta", {"x": object()}, "the task 'n2': .*Task that cannot be stored: .*object"),
+    ],
+)
+def test_a_task_that_could_not_be_read_again_is_refused(registry, tmp_path, monkeypatch, field, value, said):
+    numbers = registry.plugins["doubles"].offers["tasks"]["numbers"].build
+    load = numbers.load
+    monkeypatch.setattr(
+        numbers, "load", lambda self, split: [replace(one, **{field: value}) for one in load(self, split)]
+    )
+    with pytest.raises(TaskError, match=f"tasks.use=numbers: {said}"):
+        start(registry, tmp_path).train()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("given", "said"), [(None, "0 train tasks"), ([{"id": "n2"}], "returned dict, not a Task")])
+def test_what_is_no_task_is_refused(registry, tmp_path, monkeypatch, given, said):
+    numbers = registry.plugins["doubles"].offers["tasks"]["numbers"].build
+    monkeypatch.setattr(numbers, "load", lambda self, split: given)
+    with pytest.raises(TaskError, match=f"tasks.use=numbers: .*{said}"):
+        start(registry, tmp_path).train()
+
+
+def test_held_out_tasks_that_are_trained_on_are_warned_of(registry, tmp_path, monkeypatch, capsys):
+    run = start(registry, tmp_path, "train.iterations=1")
+    run.check()
+    assert "trained on" not in capsys.readouterr().out
+    numbers = registry.plugins["doubles"].offers["tasks"]["numbers"].build
+    load = numbers.load
+    monkeypatch.setattr(numbers, "load", lambda self, split: load(self, "train"))
+    said = "10 held-out tasks are trained on, too: no gain on them counts: n2, n3, n4, n5, n6\n"
+    run.check()
+    assert said in capsys.readouterr().out
+    run.train()
+    assert said in capsys.readouterr().out
+
+
+def test_a_dry_run_counts_the_tasks_of_an_iteration(registry, tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.prompts=9999, but the source has only 10 training tasks"):
+        start(registry, tmp_path, "train.prompts=9999").check()
+
+
 def test_a_dry_run_writes_nothing(registry, tmp_path):
     assert "10 training and 4 held-out tasks" in start(registry, tmp_path).check()
     assert not (tmp_path / "runs").exists()
@@ -231,3 +280,69 @@ def test_a_workflow_that_raises_in_evaluation_counts_as_not_solved(registry, tmp
     trained = start(registry, tmp_path, "workflow.options.raises_on=n20").train()
     assert trained.evaluations[0].failures == {"WorkflowError:KeyError": 1}
     assert trained.summary.eval.before.mean == 0.0
+
+
+def test_a_workflow_that_records_no_metric_is_told_of_it(registry, tmp_path, monkeypatch):
+    async def run(self, stage):
+        stage.record(points=1.0)
+
+    monkeypatch.setattr(registry.plugins["doubles"].offers["workflows"]["doubles"].build, "run", run)
+    with pytest.raises(
+        GuardStop, match=r"Doubles\.run ended without stage\.record\(correct=…\); is an await missing\?"
+    ):
+        start(registry, tmp_path).train()
+
+
+def test_an_evaluation_that_the_workflow_stopped_is_made_again_once_it_is_mended(registry, tmp_path, monkeypatch):
+    doubles = registry.plugins["doubles"].offers["workflows"]["doubles"].build
+    run = doubles.run
+
+    async def breaks(self, stage):
+        await stage.act("doubler", [Message(role="user", content=stage.task.prompt)])
+        raise KeyError("a bug of the workflow")
+
+    monkeypatch.setattr(doubles, "run", breaks)
+    with pytest.raises(GuardStop, match="all 4 trajectories failed"):
+        start(registry, tmp_path).train()
+    monkeypatch.setattr(doubles, "run", run)
+    resumed = Run.resume(tmp_path / "runs" / "run", registry=registry).train()
+    assert resumed.summary.status == "done" and resumed.evaluations[0].failures == {}
+
+
+def test_an_evaluation_that_was_counted_with_failures_of_the_workflow_is_not_made_again(registry, tmp_path):
+    start(registry, tmp_path, "workflow.options.raises_on=n20", "train.iterations=1").train()
+    resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=registry).train()
+    assert [one.failures for one in resumed.evaluations] == [{"WorkflowError:KeyError": 1}] * 2
+    with RunReader(resumed.folder) as reader:
+        assert reader.events("played_on") == []
+
+
+def test_a_coach_that_reports_something_else_is_named(registry, tmp_path, monkeypatch):
+    strict = registry.plugins["doubles"].offers["coaches"]["strict"].build
+    monkeypatch.setattr(strict, "learn", lambda self, trajectories: 17)
+    with pytest.raises(PluginError, match=r"Strict\.learn returned int, not a DriftReport or None"):
+        start(registry, tmp_path).train()
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda ones, state: (Advantages(advantages=ones[:, None]), state), r"\((\d+), 1\) \(float32\), not \(\1,\)"),
+        (lambda ones, state: (Advantages(advantages=np.tile(ones, 2)), state), r"\(\d+,\) \(float32\), not \(\d+,\)"),
+        (lambda ones, state: (Advantages(advantages=list(ones)), state), r"\(\d+,\) \(list\), not"),
+        (lambda ones, state: (Advantages(advantages=ones.astype(int)), state), r"\(\d+,\) \(int64\), not"),
+        (lambda ones, state: Advantages(advantages=ones), "Advantages, not a pair"),
+        (lambda ones, state: (Advantages(advantages=ones), None), "tuple, not a pair"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("key", "where"),
+    [("estimator", "estimator.use=grpo"), ("estimator.by_agent.checker", "estimator.by_agent.checker")],
+)
+def test_advantages_of_another_shape_are_refused(registry, tmp_path, monkeypatch, returned, said, key, where):
+    def estimate(self, experience, state):
+        return returned(np.ones(len(experience.tokens), np.float32), state)
+
+    monkeypatch.setattr(registry.plugins["core"].offers["estimators"]["grpo"].build, "__call__", estimate)
+    with pytest.raises(PluginError, match=rf"^{where} returned .*{said}"):
+        start(registry, tmp_path, f"{key}.use=grpo").train()

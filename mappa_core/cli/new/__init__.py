@@ -65,8 +65,11 @@ def write_package(kind: str, name: str, parent: Path, registry: Registry) -> Pat
         raise ConfigError(f"{folder} is there already; choose another name, or another folder by --in")
     for path, text in _files(kind, name):
         target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{target}: {error.strerror}; choose another folder by --in") from error
     return folder
 
 
