@@ -41,14 +41,16 @@ class EvaluationSchedule:
         """Evaluations of the tasks that are set apart to choose the best checkpoint."""
         return self.best_evaluations if self.has_selection else ()
 
-    def due_parts(self, done: int) -> tuple[EvalPart, ...]:
-        """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known."""
+    def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
+        """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.
+        `recorded_only`: leave out what was not evaluated yet, as its weights are gone."""
         every = self.session.config.eval.every
         if done not in (0, self.session.config.train.iterations) and not (every and done % every == 0):
             return ()
-        if not self.has_selection:
-            return ("all",)
-        return ("report", "selection") if done == 0 else ("selection",)
+        parts: tuple[EvalPart, ...] = ("all",)
+        if self.has_selection:
+            parts = ("report", "selection") if done == 0 else ("selection",)
+        return tuple(part for part in parts if not recorded_only or {(part, done), ("all", done)} & self._counted)
 
     async def evaluate(self, part: EvalPart, done: int) -> None:
         """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""

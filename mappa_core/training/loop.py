@@ -67,7 +67,7 @@ class TrainingLoop:
         self._record_processes()
         await self._improve_prompts(start)
         for done in range(start + 1):
-            await self._evaluate(done)
+            await self._evaluate(done, recorded_only=done < start)
         await self._keep_best(start)
         try:
             for iteration in range(start, config.train.iterations):
@@ -162,8 +162,8 @@ class TrainingLoop:
         self._store.record_event("resumed", iteration=manifest.iteration)
         return manifest.iteration
 
-    async def _evaluate(self, done: int) -> None:
-        for part in self.evaluations.due_parts(done):
+    async def _evaluate(self, done: int, *, recorded_only: bool = False) -> None:
+        for part in self.evaluations.due_parts(done, recorded_only=recorded_only):
             async with self._checkpoint_on_stop(done):
                 await self.evaluations.evaluate(part, done)
 
