@@ -100,7 +100,7 @@ def read_result(folder: Path) -> RunResult:
         seed=int(settings["seed"]),
         settings={key: format_scalar(value) for key, value in settings.items()},
         evaluation=replace(evaluation, part=last.part),
-        tasks={one.task.id: _digest(one.task) for one in trajectories},
+        tasks={one.task.id: digest_task(one.task) for one in trajectories},
         samples=int(settings["eval.samples"]),
     )
 
@@ -135,6 +135,7 @@ def group_by_arm(results: Sequence[RunResult], by: Sequence[str] = ()) -> dict[s
     return arms
 
 
-def _digest(task: Task) -> str:
+def digest_task(task: Task) -> str:
+    """Digest of what a problem asks and how it is counted: equal for tasks of the same content."""
     content = [task.prompt, task.reference, task.cluster, task.stratum]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
