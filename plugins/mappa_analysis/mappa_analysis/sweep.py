@@ -23,7 +23,7 @@ from mappa_analysis.arm_checks import check_arms
 from mappa_analysis.compare import Comparison, compare_arms, sequential_level
 from mappa_analysis.run_results import RunResult, differing_settings, read_result
 from mappa_core import ConfigError, RunError
-from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, parse_yaml
+from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, load_registry, parse_yaml
 from mappa_core.engine import EngineLost
 from mappa_core.runs import RunReader, Summary, read_versioned, storage_errors, write_atomic
 
@@ -215,10 +215,11 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
     """Compare the runs that are done, at a level of significance that holds however often the sweep is looked at."""
     groups: dict[str, list[RunResult]] = {}
     selection: dict[str, list[float]] = {}
+    registry = load_registry()
     for run in sweep.runs_with_status("done"):
         name = sweep.setting(run)
         try:
-            result, summary = read_result(folder / run.folder), _read_summary(folder / run.folder)
+            result, summary = read_result(folder / run.folder, registry), _read_summary(folder / run.folder)
         except RunError as error:
             sweep = sweep.with_run(replace(run, status="failed", error=str(error)))
             continue

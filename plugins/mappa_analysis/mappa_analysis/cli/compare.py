@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import Console, Name, columns_table, echo
+from mappa_core.commands import Console, Name, Registry, columns_table, echo, load_registry
 
 if TYPE_CHECKING:
     from mappa_analysis.compare import Comparison, PairComparison
@@ -60,8 +60,9 @@ def command(
 
     if bool(runs) == bool(arms) or (arms and by):
         raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
-    results = [_read_run(run, root) for run in runs]
-    groups = _read_arms(arms, root) if arms else group_by_arm(results, by)
+    registry = load_registry()
+    results = [_read_run(run, root, registry) for run in runs]
+    groups = _read_arms(arms, root, registry) if arms else group_by_arm(results, by)
     if len(groups) < 2:
         raise ConfigError(
             "there is but one setting to compare: the runs differ in nothing but their seeds. Name groups of them by "
@@ -74,21 +75,21 @@ def command(
         show_comparison(Console(), compared, comparison_notes(compared))
 
 
-def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
+def _read_arms(arms: Sequence[str], root: Path, registry: Registry) -> dict[str, list[RunResult]]:
     groups: dict[str, list[RunResult]] = {}
     for word in arms:
         name, equals, run = word.partition("=")
         if not (name and equals and run):
             raise ConfigError(f"--arm {word}: write NAME=RUN, for example --arm new=runs/second")
-        groups.setdefault(name, []).append(_read_run(run, root))
+        groups.setdefault(name, []).append(_read_run(run, root, registry))
     return groups
 
 
-def _read_run(run: str, root: Path) -> RunResult:
+def _read_run(run: str, root: Path, registry: Registry) -> RunResult:
     from mappa_analysis.run_results import read_result
 
     folder = Path(run)
-    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)
+    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run, registry)
 
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:
