@@ -341,7 +341,7 @@ class TrainingLoop:
     async def _report_best(self) -> None:
         """Evaluate the best checkpoint on the report tasks, if other tasks were used to choose it."""
         best = self._folder.checkpoints.best()
-        if not self.evaluations.has_selection or best is None:
+        if not self.evaluations.selection_tasks or best is None:
             return
         if best.iteration != self._session.config.train.iterations:
             checkpoint = await asyncio.to_thread(self._folder.checkpoints.load, best.iteration)

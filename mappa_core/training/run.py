@@ -85,7 +85,13 @@ class Run:
         stored = restore(registry, folder / CONFIG)
         composed = restore(registry, folder / CONFIG, settings)
         check_resume_changes(stored, composed)
-        _check_iterations(folder, composed.config.train.iterations)
+        with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
+            done = getattr(load_latest_iteration(database), "iteration", 0)
+        if done > (planned := composed.config.train.iterations):
+            raise ConfigError(
+                f"train.iterations={planned}: {folder} has {done} iterations already: set train.iterations={done} or "
+                "more, or start a new run (leave --resume out)"
+            )
         return cls(composed, registry, folder=folder)
 
     def train(self, listener: Listener | None = None) -> TrainResult:
@@ -172,7 +178,7 @@ class Run:
                     with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
                         try:
                             folder.store.flush()
-                            chosen = summarize_selection(folder, loop.evaluations.selection_evaluations)
+                            chosen = summarize_selection(folder, loop.evaluations.selection_tasks)
                             summary = build_summary(summary, folder.store, reported, chosen)
                             write_summary(folder.path, summary)
                         finally:
@@ -230,17 +236,6 @@ class Run:
             recipe_hash=self.composed.recipe_hash,
             seed=self.composed.config.seed,
             status="running",
-        )
-
-
-def _check_iterations(folder: Path, planned: int) -> None:
-    """Raise ConfigError if the run in `folder` has more iterations than `planned`."""
-    with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
-        latest = load_latest_iteration(database)
-    if latest is not None and latest.iteration > planned:
-        raise ConfigError(
-            f"train.iterations={planned}: {folder} has {latest.iteration} iterations already: set train.iterations="
-            f"{latest.iteration} or more, or start a new run (leave --resume out)"
         )
 
 

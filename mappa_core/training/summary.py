@@ -47,6 +47,7 @@ def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary
     return EvalSummary(
         metric=before.metric,
         n=len(before.problems),
+        known=tuple(one.known for one in (before, after) if one is not None),
         clusters=before.cluster_count,
         before=metric.before,
         after=metric.after,
@@ -60,17 +61,14 @@ def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary
     )
 
 
-def summarize_selection(folder: RunFolder, evaluations: Sequence[Evaluation]) -> SelectionSummary | None:
-    """Summarize the choice of the best checkpoint by all recorded evaluations on the tasks of these `evaluations`; None
-    if nothing was chosen on them."""
-    best = folder.checkpoints.best() if evaluations else None
+def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | None:
+    """Summarize the choice of the best checkpoint by all evaluations on `tasks` other tasks; None if there is none."""
+    best = folder.checkpoints.best() if tasks else None
     if best is None:
         return None
     recorded = (event.body for event in folder.store.events("evaluation"))
     count = len({body["iteration"] for body in recorded if event_part(body) == "selection"})
-    return SelectionSummary(
-        n=len(evaluations[0].problems), evaluations=count, iteration=best.iteration, value=best.value
-    )
+    return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
 
 
 def _stratum_summary(before: Evaluation, after: Evaluation | None) -> StratumSummary:

@@ -190,6 +190,7 @@ def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry
     assert [one.iteration for one in again.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         assert reader.counts("eval") == played
+        assert [one.iteration for one in reader.evaluations] == [0, 2, 4]
 
 
 def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_iteration(registry, tmp_path):

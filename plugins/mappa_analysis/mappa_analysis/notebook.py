@@ -134,7 +134,7 @@ def gains_html(results: EvalSummary) -> str:
         for measure in (results.metric, *results.figures)
         for name, part in parts.items()
     ]
-    problems = format_problem_count(results.n, results.clusters)
+    problems = format_problem_count(results.n, results.clusters, results.known)
     return html_table(f"held-out tasks: {problems}, 95 % intervals", ("", "before", "after", "gain"), rows)
 
 
