@@ -107,8 +107,8 @@ def _restore_checkpoint(
 
 def _check_sizes(sizes_by_metric: Mapping[str, Sequence[int]], samples: int) -> None:
     for what, sizes in sizes_by_metric.items():
-        if not all(1 <= k <= samples for k in sizes):
-            raise ConfigError(f"--{what}-at {max(sizes)} needs eval.samples={max(sizes)} or more, and to be 1 or more")
+        for k in (k for k in sizes if not 1 <= k <= samples):
+            raise ConfigError(f"--{what}-at {k} " + (f"needs eval.samples={k} or more" if k > 0 else "is less than 1"))
 
 
 def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:

@@ -291,16 +291,19 @@ def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
     shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
     after = format_count(evaluation.iteration, "iteration")
     what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {after}"
-    line = f"{what}: {shares} over {format_problem_count(len(evaluation.problems), evaluation.cluster_count)}"
+    count = format_problem_count(len(evaluation.problems), evaluation.cluster_count, (evaluation.known,))
+    line = f"{what}: {shares} over {count}"
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
         line += f"; not finished: {kinds}"
     return line
 
 
-def format_problem_count(problems: int, clusters: int | None) -> str:
-    """Format the number of problems, and the number of clusters that the intervals are based on."""
-    return f"{problems} problems" if clusters is None else f"{problems} problems in {clusters} clusters"
+def format_problem_count(problems: int, clusters: int | None, known: Sequence[int] = ()) -> str:
+    """Format the number of problems, the numbers of those that have a value where they are fewer, and the number of
+    clusters that the intervals are based on."""
+    fewer = " and ".join(dict.fromkeys(map(str, known))) + " of " if any(one < problems for one in known) else ""
+    return f"{fewer}{problems} problems" + ("" if clusters is None else f" in {clusters} clusters")
 
 
 def format_share(value: Interval | None, *, sign: bool = False) -> str:

@@ -28,7 +28,8 @@ def evaluation_table(evaluation: Evaluation) -> Table:
     table = columns_table("", "problems", *evaluation.measures)
     for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
         shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
-        table.add_row(Name(name), str(len(part.problems)), *shares)
+        count = len(part.problems)
+        table.add_row(Name(name), str(count) if part.known == count else f"{part.known} of {count}", *shares)
     return table
 
 
@@ -71,6 +72,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
 def _measures_json(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "problems": len(evaluation.problems),
+        "known_problems": evaluation.known,
         "clusters": evaluation.cluster_count,
         **_bounds(evaluation.interval),
         "figures": {name: _bounds(evaluation.with_metric(name).interval) for name in evaluation.figures},

@@ -24,7 +24,7 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     """Print results before and after training, the agents, the paths of the run, and a next command."""
     summary = trained.summary
     if summary.eval is not None:
-        count = format_problem_count(summary.eval.n, summary.eval.clusters)
+        count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.errors import RunError
+from mappa_core.errors import ConfigError, RunError
 from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
 from mappa_core.protocols import Split, Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
@@ -56,6 +56,11 @@ class Evaluation:
         count, total = known.sum(axis=1), np.where(known, self.values, 0.0).sum(axis=1)
         means: Float64 = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
         return means
+
+    @property
+    def known(self) -> int:
+        """Number of problems with a value."""
+        return int(np.isfinite(self.by_problem).sum())
 
     @property
     def interval(self) -> Interval | None:
@@ -216,7 +221,8 @@ def build_evaluation(
     require_metric: bool = True,
 ) -> Evaluation:
     """Build the evaluation of `trajectories`, in the order of their problems. `require_metric`: a finished trajectory
-    without the metric is a bug and raises KeyError; without the flag, as for imported logs, its value is unknown."""
+    without the metric is a bug and raises KeyError; without the flag, as for imported logs, its value is unknown. One
+    outside 0 to 1 raises ConfigError."""
     if not trajectories:
         raise RunError(f"the evaluation of iteration {iteration} has no trajectories: they are gone from run.db")
     samples: dict[str, list[Trajectory]] = {}
@@ -258,8 +264,10 @@ def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:
         # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0.
         undefined = any(one.error is None and measure not in one.outcome for one in trajectories)
         for column, one in enumerate(trajectories):
-            if measure in one.outcome:
-                values[row, column] = one.outcome[measure]
+            if (value := one.outcome.get(measure)) is not None:
+                if not 0 <= value <= 1:
+                    raise ConfigError(f"{one.id}: the workflow records {measure}={value:g}: make it a share, 0 to 1")
+                values[row, column] = value
             elif not undefined and not is_tool_failure(one.error):
                 values[row, column] = 0.0
     return values

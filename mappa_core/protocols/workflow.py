@@ -168,7 +168,7 @@ class Workflow(ABC):
 
     agents: Mapping[str, Role]
     metric: ClassVar[str] = "correct"
-    """Outcome key that evaluation reports."""
+    """Outcome key that evaluation reports, a share from 0 to 1."""
     figures: ClassVar[tuple[str, ...]] = ()
     """Additional outcome keys that are reported, each a share from 0 to 1."""
     prompts: Mapping[str, str] = MappingProxyType({})

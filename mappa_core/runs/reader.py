@@ -102,12 +102,13 @@ class RunReader:
 
     @property
     def evaluations(self) -> Table[EvaluationRow]:
-        """Evaluations in the order in which they were made."""
+        """Evaluations in the order in which they were made; of those that a resume repeated, the last."""
         return Table(self._evaluations)
 
     def _evaluations(self) -> list[EvaluationRow]:
         with self._database.damage_reported():
-            return [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
+            rows = [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
+        return list({(one.part, one.iteration): one for one in rows}.values())
 
     @property
     def prompts(self) -> Mapping[str, Mapping[str, str]]:

@@ -51,11 +51,12 @@ class SelectionSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSummary:
     """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training, and its
-    further `figures`. `gain` is paired on the same tasks. Intervals are clustered if tasks come in `clusters` (None:
-    tasks are independent). `after` is of the last weights or, with a `selection`, of those chosen on other tasks."""
+    further `figures`; `known` of the tasks have it, before and after. `gain` is paired on the same tasks. Intervals are
+    clustered if tasks come in `clusters` (None: independent). `after` is of the last weights or of the `selection`."""
 
     metric: str
     n: int
+    known: tuple[int, ...] = ()
     clusters: int | None = None
     before: Interval | None = None
     after: Interval | None = None

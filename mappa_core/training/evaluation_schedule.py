@@ -7,7 +7,7 @@ the chosen weights, so that no reported metric was used for the choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from mappa_core.evaluation.heldout import Evaluation, evaluate, event_part
 from mappa_core.records import Task
@@ -20,14 +20,14 @@ from mappa_core.training.tracker_threads import TrackerThreads
 
 class EvaluationSchedule:
     """Evaluates held-out tasks during a run. `report_evaluations` are on the reported tasks, `best_evaluations` are
-    those that choose the best checkpoint, in order; they are the same unless tasks are set apart for the choice.
-    `session` plays from now on."""
+    those that choose the best checkpoint, in order; they are the same unless `selection_tasks` are set apart for the
+    choice. `session` plays from now on."""
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
         parts = session.held_out()
-        self.has_selection = bool(parts.selection)
+        self.selection_tasks = len(parts.selection)
         self.report_evaluations: list[Evaluation] = []
-        self.best_evaluations: list[Evaluation] = [] if self.has_selection else self.report_evaluations
+        self.best_evaluations: list[Evaluation] = [] if parts.selection else self.report_evaluations
         self._tasks: Mapping[EvalPart, tuple[Task, ...]] = {parts.part: parts.report, "selection": parts.selection}
         self.session = session
         self._folder = folder
@@ -36,19 +36,16 @@ class EvaluationSchedule:
         recorded = [event.body for event in folder.store.events("evaluation")]
         self._counted = {(event_part(body), body["iteration"]) for body in recorded}
 
-    @property
-    def selection_evaluations(self) -> Sequence[Evaluation]:
-        """Evaluations of the tasks that are set apart to choose the best checkpoint."""
-        return self.best_evaluations if self.has_selection else ()
-
-    def due_parts(self, done: int) -> tuple[EvalPart, ...]:
-        """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known."""
+    def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
+        """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.
+        `recorded_only`: leave out what was not evaluated yet, as its weights are gone."""
         every = self.session.config.eval.every
         if done not in (0, self.session.config.train.iterations) and not (every and done % every == 0):
             return ()
-        if not self.has_selection:
-            return ("all",)
-        return ("report", "selection") if done == 0 else ("selection",)
+        parts: tuple[EvalPart, ...] = ("all",)
+        if self.selection_tasks:
+            parts = ("report", "selection") if done == 0 else ("selection",)
+        return tuple(part for part in parts if not recorded_only or {(part, done), ("all", done)} & self._counted)
 
     async def evaluate(self, part: EvalPart, done: int) -> None:
         """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""

@@ -68,7 +68,7 @@ class TrainingLoop:
         self._record_processes()
         await self._improve_prompts(start)
         for done in range(start + 1):
-            await self._evaluate(done)
+            await self._evaluate(done, recorded_only=done < start)
         await self._keep_best(start)
         try:
             for iteration in range(start, config.train.iterations):
@@ -163,8 +163,8 @@ class TrainingLoop:
         self._store.record_event("resumed", iteration=manifest.iteration)
         return manifest.iteration
 
-    async def _evaluate(self, done: int) -> None:
-        for part in self.evaluations.due_parts(done):
+    async def _evaluate(self, done: int, *, recorded_only: bool = False) -> None:
+        for part in self.evaluations.due_parts(done, recorded_only=recorded_only):
             async with self._checkpoint_on_stop(done):
                 await self.evaluations.evaluate(part, done)
 
@@ -347,7 +347,7 @@ class TrainingLoop:
     async def _report_best(self) -> None:
         """Evaluate the best checkpoint on the report tasks, if other tasks were used to choose it."""
         best = self._folder.checkpoints.best()
-        if not self.evaluations.has_selection or best is None:
+        if not self.evaluations.selection_tasks or best is None:
             return
         if best.iteration != self._session.config.train.iterations:
             checkpoint = await asyncio.to_thread(self._folder.checkpoints.load, best.iteration)

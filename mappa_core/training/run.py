@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -28,11 +28,12 @@ from mappa_core.session import Session, attach_coaches, open_session, record_ses
 from mappa_core.session.builder import find_problems, overridden_settings
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
+from mappa_core.store.iterations import load_latest_iteration
 from mappa_core.store.schema import DATABASE_NAME, Database
 from mappa_core.store.summary import Seconds, Summary, read_summary, write_summary
 from mappa_core.training.listener import Listener
 from mappa_core.training.loop import TrainingLoop
-from mappa_core.training.summary import build_summary
+from mappa_core.training.summary import build_summary, summarize_selection
 from mappa_core.training.task_sampler import TaskSampler
 from mappa_core.training.tracker_threads import TrackerThreads
 
@@ -80,11 +81,18 @@ class Run:
     @classmethod
     def resume(cls, folder: Path, *settings: str, registry: Registry | None = None) -> Run:
         """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it. Raises
-        ConfigError, with the difference, if a setting would change finished work."""
+        ConfigError, with the difference, if a setting would change finished work, or leave some out."""
         registry = registry or load_plugins()
         stored = restore(registry, folder / CONFIG)
         composed = restore(registry, folder / CONFIG, settings)
         check_resume_changes(stored, composed)
+        with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
+            done = getattr(load_latest_iteration(database), "iteration", 0)
+        if done > (planned := composed.config.train.iterations):
+            raise ConfigError(
+                f"train.iterations={planned}: {folder} has {done} iterations already: set train.iterations={done} or "
+                "more, or start a new run (leave --resume out)"
+            )
         return cls(composed, registry, folder=folder)
 
     def train(self, listener: Listener | None = None) -> TrainResult:
@@ -172,11 +180,12 @@ class Run:
                     # Close the session before reading the clock: CPU time of children counts only once they have ended.
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
-                    reported, selections = loop.evaluations.report_evaluations, loop.evaluations.selection_evaluations
-                    summary = build_summary(summary, folder.store, reported, selections)
+                    reported = loop.evaluations.report_evaluations
                     with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
                         try:
                             folder.store.flush()
+                            chosen = summarize_selection(folder, loop.evaluations.selection_tasks)
+                            summary = build_summary(summary, folder.store, reported, chosen)
                             write_summary(folder.path, summary)
                         finally:
                             for trouble in tracking.close(status):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.evaluation.heldout import Evaluation, event_part
+from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import VerdictCount
 from mappa_core.store.summary import (
     CoachSummary,
@@ -20,15 +21,14 @@ from mappa_core.store.writer import Store
 
 
 def build_summary(
-    summary: Summary, store: Store, evaluations: Sequence[Evaluation], selections: Sequence[Evaluation] = ()
+    summary: Summary, store: Store, evaluations: Sequence[Evaluation], selection: SelectionSummary | None = None
 ) -> Summary:
-    """Complete `summary` from the records and the first and last of `evaluations`; `selections` chose the best
-    checkpoint."""
+    """Complete `summary` from the records, the first and last of `evaluations`, and the `selection` of a checkpoint."""
     iterations = store.iterations()
     return replace(
         summary,
         iterations=iterations[-1].iteration if iterations else 0,
-        eval=_eval_summary(evaluations, selections),
+        eval=_eval_summary(evaluations, selection),
         agents=iterations[-1].agents if iterations else {},
         coach=_coach_summary([report.coach.total for report in iterations]),
         tools=ToolSummary(
@@ -38,7 +38,7 @@ def build_summary(
     )
 
 
-def _eval_summary(evaluations: Sequence[Evaluation], selections: Sequence[Evaluation]) -> EvalSummary | None:
+def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary | None) -> EvalSummary | None:
     if not evaluations:
         return None
     before = evaluations[0]
@@ -47,6 +47,7 @@ def _eval_summary(evaluations: Sequence[Evaluation], selections: Sequence[Evalua
     return EvalSummary(
         metric=before.metric,
         n=len(before.problems),
+        known=tuple(one.known for one in (before, after) if one is not None),
         clusters=before.cluster_count,
         before=metric.before,
         after=metric.after,
@@ -56,17 +57,18 @@ def _eval_summary(evaluations: Sequence[Evaluation], selections: Sequence[Evalua
             name: _stratum_summary(then, after.for_stratum(name) if after else None)
             for name, then in before.by_stratum().items()
         },
-        selection=_selection_summary(selections),
+        selection=selection,
     )
 
 
-def _selection_summary(evaluations: Sequence[Evaluation]) -> SelectionSummary | None:
-    """The best evaluation, the first of equals; None if no evaluation has a mean."""
-    means = [(one, one.interval.mean) for one in evaluations if one.interval is not None]
-    if not means:
+def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | None:
+    """Summarize the choice of the best checkpoint by all evaluations on `tasks` other tasks; None if there is none."""
+    best = folder.checkpoints.best() if tasks else None
+    if best is None:
         return None
-    best, value = max(means, key=lambda pair: pair[1])
-    return SelectionSummary(n=len(best.problems), evaluations=len(evaluations), iteration=best.iteration, value=value)
+    recorded = (event.body for event in folder.store.events("evaluation"))
+    count = len({body["iteration"] for body in recorded if event_part(body) == "selection"})
+    return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
 
 
 def _stratum_summary(before: Evaluation, after: Evaluation | None) -> StratumSummary:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_core.errors import RunError
+from mappa_core.cli.progress import evaluation_line, format_problem_count
+from mappa_core.cli.result_tables import evaluation_json, evaluation_table
+from mappa_core.errors import ConfigError, RunError
 from mappa_core.evaluation import heldout
 from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.evaluation.statistics import paired_gain, share_interval
@@ -46,6 +48,30 @@ def test_figures_stand_beside_the_metric_sample_by_sample():
     assert found.with_metric("fair").interval == share_interval([0.375, 0.25, 0.25])
     assert found.with_metric("success") is found
     assert found.failures == {"PromptTooLong": 1, "ToolError": 1}
+
+
+def test_problems_without_a_value_are_not_counted_as_if_they_had_one():
+    found = evaluated(*(rollout(name, {"success": 1.0}) for name in "abc"), rollout("d", {}, error=LOST), figures=())
+    assert (found.known, len(found.problems)) == (3, 4)
+    assert evaluation_line(found).startswith("held-out after 0 iterations: success 100.0 % ")
+    assert " over 3 of 4 problems; not finished: 1 ToolError" in evaluation_line(found)
+    document = evaluation_json(found)
+    assert (document["problems"], document["known_problems"]) == (4, 3)
+    assert [*evaluation_table(found).columns[1].cells] == ["3 of 4"]
+    assert " over 3 problems" in evaluation_line(evaluated(*(rollout(name, {"success": 1.0}) for name in "abc")))
+    blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
+    assert summary.build_summary(blank, Nothing(), [found]).eval.known == (3,)
+    counts = [format_problem_count(4, 2, known) for known in ((), (4, 4), (3, 3), (4, 3))]
+    four = "4 problems in 2 clusters"
+    assert counts == [four, four, f"3 of {four}", f"4 and 3 of {four}"]
+
+
+@pytest.mark.parametrize("value", [85.0, -0.1])
+def test_a_metric_or_figure_that_is_no_share_is_refused(value):
+    for outcome in ({"success": value, "fair": 1.0}, {"success": 1.0, "fair": value}):
+        with pytest.raises(ConfigError, match=rf"a/0: the workflow records (success|fair)={value:g}: make it a share"):
+            evaluated(rollout("a", outcome))
+    evaluated(rollout("a", {"success": 1.0, "fair": 0.0, "points": value}))  # nothing is computed of others
 
 
 def test_a_figure_that_is_not_defined_for_a_task_leaves_it_out():

@@ -32,6 +32,7 @@ FULL = Summary(
     eval=EvalSummary(
         metric="correct",
         n=256,
+        known=(256, 250),
         before=Interval(mean=0.125, low=0.0625, high=0.25),
         after=Interval(mean=0.75, low=0.5, high=0.875),
         gain=Interval(mean=0.625, low=0.5, high=0.75),
@@ -66,6 +67,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
         "eval": {
             "metric": "correct",
             "n": 256,
+            "known": [256, 250],
             "clusters": None,
             "before": {"mean": 0.125, "low": 0.0625, "high": 0.25},
             "after": {"mean": 0.75, "low": 0.5, "high": 0.875},

@@ -104,6 +104,25 @@ def test_a_resume_may_go_further_but_change_nothing_that_was_done(registry, tmp_
         Run.resume(trained.folder, "train.prompts=3", registry=registry)
 
 
+def test_a_resume_to_fewer_iterations_than_there_are_is_refused(registry, tmp_path):
+    trained = start(registry, tmp_path, "train.iterations=2").train()
+    before = (trained.folder / "config.yaml").read_text(), (trained.folder / "summary.json").read_text()
+    with pytest.raises(ConfigError, match=r"train.iterations=1.* has 2 iterations.*train.iterations=2 or more"):
+        Run.resume(trained.folder, "train.iterations=1", registry=registry)
+    assert ((trained.folder / "config.yaml").read_text(), (trained.folder / "summary.json").read_text()) == before
+
+
+def test_an_evaluation_that_was_not_made_is_not_made_with_later_weights(registry, tmp_path):
+    trained = start(registry, tmp_path, "eval.every=1", "train.iterations=2").train()
+    with sqlite3.connect(trained.folder / "run.db") as db:
+        db.execute("DELETE FROM events WHERE kind = 'evaluation' AND json_extract(body, '$.iteration') = 1")
+        db.execute("DELETE FROM trajectories WHERE split = 'eval' AND iteration = 1")
+    again = Run.resume(trained.folder, "train.iterations=3", registry=registry).train()
+    assert [one.iteration for one in again.evaluations] == [0, 2, 3]
+    with RunReader(trained.folder) as reader:
+        assert {one.iteration for one in reader.trajectories.where(split="eval")} == {0, 2, 3}
+
+
 def test_the_time_of_a_run_is_that_of_all_its_starts(registry, tmp_path):
     trained = start(registry, tmp_path, "train.iterations=1").train()
     write_summary(trained.folder, replace(trained.summary, seconds=Seconds(wall=1000.0, cpu=2000.0)))
@@ -252,6 +271,7 @@ def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry
     assert [one.iteration for one in again.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         assert reader.counts("eval") == played
+        assert [one.iteration for one in reader.evaluations] == [0, 2, 4]
 
 
 def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_iteration(registry, tmp_path):

@@ -146,6 +146,15 @@ def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
         assert reader.counts("eval") == {"done": 2 * len(REPORTED) + 6 * len(CHOOSING)}
 
 
+def test_a_run_that_goes_further_names_what_was_chosen_of_all_its_evaluations(registry, tmp_path):
+    folder = run(registry, tmp_path, "train.iterations=2", "eval.every=0").train().folder
+    for _ in range(2):
+        further = Run.resume(folder, "train.iterations=3", registry=registry).train().summary.eval
+        assert (further.selection.iteration, further.selection.evaluations) == (2, 3)
+        assert further.selection.value == 9 / len(CHOOSING)
+        assert further.selection.n == len(CHOOSING) and further.after.mean == 3 / len(REPORTED)
+
+
 def test_the_last_weights_are_not_loaded_again(registry, tmp_path, made):
     trained = run(registry, tmp_path, "train.iterations=2").train()
     assert trained.summary.eval.selection.iteration == 2 and made[-1].loaded == []

@@ -6,7 +6,8 @@ lost, by `difference_over_seeds`; the p-values of all pairs are adjusted togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -79,7 +80,8 @@ class PairComparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Arms compared by `measure` on the same `problems` in `clusters` (None: every problem is its own cluster).
-    `pooled` holds the settings other than the seed in which runs of one arm differ, with their values."""
+    `pooled` holds the settings other than the seed in which runs of one arm differ, with their values; `also_differ`
+    those in which arms differ beside the ones that name them, with the values of each arm as text, in order."""
 
     measure: str
     problems: int
@@ -89,6 +91,7 @@ class Comparison:
     pairs: tuple[PairComparison, ...]
     level: float
     pooled: Mapping[str, tuple[str, ...]]
+    also_differ: Mapping[str, tuple[str, ...]]
 
 
 def compare_arms(
@@ -97,6 +100,7 @@ def compare_arms(
     measure: str | None = None,
     against: str | None = None,
     level: float = SIGNIFICANCE_LEVEL,
+    named_by: Collection[str] = (),
 ) -> Comparison:
     """Compare arms, given as the results of their runs by arm name. A single arm gets its mean alone.
 
@@ -104,6 +108,7 @@ def compare_arms(
         measure: a figure of the workflow to compare by, instead of its metric.
         against: the arm to compare all others with; None compares every pair.
         level: the adjusted p-value below which a difference is called significant.
+        named_by: the settings in which the arms are meant to differ.
 
     Raises:
         ConfigError: an arm holds a seed twice; runs differ in their tasks, samples or grader; or `measure` or
@@ -128,6 +133,7 @@ def compare_arms(
         pairs=_adjust_p_values(pairs),
         level=level,
         pooled=_pooled_settings(groups),
+        also_differ=_other_differences(groups, named_by),
     )
 
 
@@ -220,6 +226,36 @@ def _pooled_settings(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, tup
         for key in differing_settings(group):
             pooled.setdefault(key, {}).update(dict.fromkeys(result.setting(key) for result in group))
     return {key: tuple(values) for key, values in pooled.items()}
+
+
+def _other_differences(
+    groups: Mapping[str, Sequence[RunResult]], named_by: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Settings whose values differ between the arms, without those in `named_by` and those that an arm lacks because it
+    chose another offer."""
+    keys = differing_settings([result for group in groups.values() for result in group])
+    values = {
+        key: [list(dict.fromkeys(one.setting(key) for one in group)) for group in groups.values()] for key in keys
+    }
+    found = {key: ones for key, ones in values.items() if any(set(one) != set(ones[0]) for one in ones)}
+
+    def is_of_other_offer(key: str) -> bool:
+        lacking = any("" in one for one in found[key])
+        return lacking and any(f"{key[: at.start()]}.use" in found for at in re.finditer(r"\.options\.", key))
+
+    return {
+        key: tuple(", ".join(value or "not set" for value in one) for one in ones)
+        for key, ones in found.items()
+        if key not in named_by and not is_of_other_offer(key)
+    }
+
+
+def setting_notes(compared: Comparison) -> list[str]:
+    """Notes on the settings in which runs of one arm differ, and in which the arms differ unnamed."""
+    return [
+        *(f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()),
+        *(f"the arms also differ in: {key} ({'; '.join(values)})" for key, values in compared.also_differ.items()),
+    ]
 
 
 def _complete_problems(values: Float64) -> Bool:

@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from mappa_analysis.compare import Comparison, compare_arms, format_p
+from mappa_analysis.compare import Comparison, compare_arms, format_p, setting_notes
 from mappa_analysis.counted_verdicts import with_counted_verdicts
-from mappa_analysis.run_results import group_by_arm, read_result
-from mappa_core.commands import RunProgress, TrainResult, format_problem_count, format_share
+from mappa_analysis.run_results import differing_settings, group_by_arm, read_result
+from mappa_core.commands import RunProgress, TrainResult, format_problem_count, format_share, load_registry
 from mappa_core.redaction import clean
 from mappa_core.runs import (
     AGENT_COLUMNS,
@@ -39,7 +39,10 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs as `mappa compare` does: those that differ in nothing but their seed, or in the settings `by`, are
     one arm. Raises RunError for a run without a result, ConfigError for runs that cannot be compared."""
-    return compare_arms(group_by_arm([read_result(Path(one)) for one in folders], by), measure=measure, against=against)
+    registry = load_registry()
+    results = [read_result(Path(one), registry) for one in folders]
+    named_by = by or differing_settings(results)
+    return compare_arms(group_by_arm(results, by), measure=measure, against=against, named_by=named_by)
 
 
 class Progress(RunProgress):
@@ -131,7 +134,7 @@ def gains_html(results: EvalSummary) -> str:
         for measure in (results.metric, *results.figures)
         for name, part in parts.items()
     ]
-    problems = format_problem_count(results.n, results.clusters)
+    problems = format_problem_count(results.n, results.clusters, results.known)
     return html_table(f"held-out tasks: {problems}, 95 % intervals", ("", "before", "after", "gain"), rows)
 
 
@@ -146,7 +149,7 @@ def agents_html(agents: Mapping[str, AgentSummary]) -> str:
 
 
 def comparison_html(compared: Comparison) -> str:
-    """Show the mean of each arm, and each pair's difference with what follows from it."""
+    """Show the mean of each arm, each pair's difference with what follows from it, and what else differs."""
     problems = format_problem_count(compared.problems, compared.clusters)
     arms = [(arm.name, ", ".join(map(str, arm.seeds)), format_share(arm.mean)) for arm in compared.arms]
     pairs = [
@@ -158,9 +161,11 @@ def comparison_html(compared: Comparison) -> str:
         )
         for pair in compared.pairs
     ]
-    return html_table(
-        f"held-out {compared.measure}, {problems}, 95 % intervals", ("arm", "seeds", "mean"), arms
-    ) + html_table("", ("", "difference", "p, all tests", "finding"), pairs)
+    return (
+        html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", ("arm", "seeds", "mean"), arms)
+        + html_table("", ("", "difference", "p, all tests", "finding"), pairs)
+        + "".join(f"<div>{_text(note)}</div>" for note in setting_notes(compared))
+    )
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -18,6 +18,7 @@ from mappa_core.runs import (
     CONFIG,
     CoachFigures,
     Evaluation,
+    EvaluationRow,
     Label,
     RunReader,
     TrajectoryRow,
@@ -157,7 +158,11 @@ async def observe_run(
         with RunReader(folder) as reader:
             if split is None:
                 split = "train" if reader.counts("train") else "eval"
-            rows = _finished_rows(reader, folder, split, iteration)
+            chosen = _choose_evaluation(reader, iteration) if split == "eval" else None
+            rows = _finished_rows(reader, folder, split, iteration if chosen is None else chosen.iteration)
+            if chosen is not None and chosen.part != "all":
+                played = {one.id for one in reader.outcomes(chosen.iteration, chosen.part)}
+                rows = [row for row in rows if row.id in played]
             stored = [reader.trajectory(row.id) for row in rows]
             labels = [label for row in rows for label in reader.labels(row.id)]
     finally:
@@ -170,6 +175,7 @@ async def observe_run(
         iteration=rows[0].iteration,
         require_metric=False,
     )
+    evaluation = replace(evaluation, part="all" if chosen is None else chosen.part)
     diagnosis = diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
     return replace(_with_labels(diagnosis, trajectories, labels), imported=config.workflow.use == IMPORT_RECIPE)
 
@@ -198,6 +204,14 @@ def _labels_of(step: str, labels: Sequence[Label]) -> tuple[Label, ...]:
     own = [one for one in labels if one.step == step]
     guilt = [one for one in labels if one.kind == "guilt" and one.step != step]
     return (*own, *(one for one in guilt if step.rpartition("/")[0] == one.trajectory))
+
+
+def _choose_evaluation(reader: RunReader, iteration: int | None) -> EvaluationRow | None:
+    """The last evaluation, after `iteration` iterations if given, whose tasks did not choose the best checkpoint; one
+    whose tasks did if there is no other."""
+    made = [one for one in reader.evaluations if iteration in (None, one.iteration)]
+    reported = [one for one in made if one.part != "selection"]
+    return next(reversed(reported or made), None)
 
 
 def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:

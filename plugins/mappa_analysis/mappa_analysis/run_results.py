@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from mappa_core import ConfigError, RunError, Task
-from mappa_core.commands import did_you_mean, format_scalar
+from mappa_core import ConfigError, InputError, RunError, Task
+from mappa_core.commands import Registry, did_you_mean, format_scalar, load_registry, restore
 from mappa_core.runs import Evaluation, RunReader, build_evaluation
 
 IGNORED_SETTINGS = (
     "seed", "run.*", "store.*", "trackers*", "checkpoint.url", "checkpoint.every", "checkpoint.keep",
-    "coach.cassette.*",
+    "coach.cassette.*", "coach.max_missing", "coach.spend_usd", "train.health.*", "train.max_tool_failure_share",
+    "train.max_skipped", "train.max_restarts", "*.options.alarms.*",
 )  # fmt: skip
-"""Keys in which runs of the same setting may differ: seed, storage and trackers."""
+"""Keys in which runs of the same setting may differ: seed, storage, trackers, warnings, and limits that stop a run, for
+one that came to its end reached none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,8 +81,11 @@ class RunResult:
         return None
 
 
-def read_result(folder: Path) -> RunResult:
+def read_result(folder: Path, registry: Registry | None = None) -> RunResult:
     """Read the result of the run in `folder`.
+
+    Args:
+        registry: knows the settings that the run's version lacked, and their former names; None: all installed plugins.
 
     Raises:
         RunError: it is not a run folder, the run did not finish, or it has no evaluation.
@@ -91,7 +98,7 @@ def read_result(folder: Path) -> RunResult:
             raise RunError(f"{folder} has no evaluation")
         last = evaluations[-1]
         trajectories = reader.outcomes(last.iteration, last.part)
-        settings = reader.settings
+        settings = _restored_settings(reader, registry or load_registry())
     evaluation = build_evaluation(
         trajectories, metric=last.metric, figures=tuple(last.figures), iteration=last.iteration
     )
@@ -100,9 +107,22 @@ def read_result(folder: Path) -> RunResult:
         seed=int(settings["seed"]),
         settings={key: format_scalar(value) for key, value in settings.items()},
         evaluation=replace(evaluation, part=last.part),
-        tasks={one.task.id: _digest(one.task) for one in trajectories},
+        tasks={one.task.id: digest_task(one.task) for one in trajectories},
         samples=int(settings["eval.samples"]),
     )
+
+
+def _restored_settings(reader: RunReader, registry: Registry) -> Mapping[str, Any]:
+    """The settings with which the run would be resumed; as they were recorded where a plugin of the run is missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of former names: nothing is resumed here
+            composed = restore(registry, reader.folder)
+    except InputError:
+        return reader.settings
+    nodes = {key: composed.settings.at(key) for key in composed.origins}
+    # A name with a dot, as of a model, is found in what was recorded alone.
+    return {key: reader.settings.get(key) if node is None else node.plain for key, node in nodes.items()}
 
 
 def differing_settings(results: Sequence[RunResult]) -> tuple[str, ...]:
@@ -135,6 +155,7 @@ def group_by_arm(results: Sequence[RunResult], by: Sequence[str] = ()) -> dict[s
     return arms
 
 
-def _digest(task: Task) -> str:
+def digest_task(task: Task) -> str:
+    """Digest of what a problem asks and how it is counted: equal for tasks of the same content."""
     content = [task.prompt, task.reference, task.cluster, task.stratum]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -19,10 +19,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from mappa_analysis.arm_checks import check_arms
 from mappa_analysis.compare import Comparison, compare_arms, sequential_level
-from mappa_analysis.run_results import RunResult, read_result
+from mappa_analysis.run_results import RunResult, differing_settings, read_result
 from mappa_core import ConfigError, RunError
-from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, parse_yaml
+from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, load_registry, parse_yaml
 from mappa_core.engine import EngineLost
 from mappa_core.runs import RunReader, Summary, read_versioned, storage_errors, write_atomic
 
@@ -77,12 +78,17 @@ class Sweep:
         """The runs that have this status."""
         return tuple(run for run in self.runs if run.status == status)
 
+    def with_run(self, run: SweepRun) -> Sweep:
+        """The sweep with another state of one of its runs."""
+        return replace(self, runs=tuple(run if one.folder == run.folder else one for one in self.runs))
+
 
 def expand_grid(grid: Sequence[str]) -> tuple[SweepArm, ...]:
     """Build an arm for every combination of values in `KEY=[VALUE, VALUE]` words. Each value is YAML of any type.
 
     Raises:
-        ConfigError: a word has no list of two or more different values, or a key is given twice.
+        ConfigError: a word has no list of two or more different values, a key is given twice, or a sweep sets it
+            itself.
     """
     axes: dict[str, list[str]] = {}
     for word in grid:
@@ -90,6 +96,8 @@ def expand_grid(grid: Sequence[str]) -> tuple[SweepArm, ...]:
         how = f"--vary {word}: write KEY=[VALUE, VALUE], for example --vary 'train.learning_rate=[2e-4, 5e-4]'"
         if not (key and equals):
             raise ConfigError(how)
+        if key.partition(".")[0] in ("seed", "run"):
+            raise ConfigError(f"--vary {key}: every run of a sweep has its own: seeds are named by --seeds 0,1,2")
         values = parse_yaml(f"values: {text}", f"--vary {key}").fields["values"].plain
         if not isinstance(values, list) or len(values) < 2:
             raise ConfigError(how)
@@ -111,10 +119,11 @@ def create_sweep(
     seeds: Sequence[int],
     blocked: Sequence[str] = (),
 ) -> Sweep:
-    """Create a sweep in the new `folder`, after checking that every arm composes to a valid config.
+    """Create a sweep in the new `folder`, after checking that every arm composes to a valid config, and that their runs
+    can be compared.
 
     Raises:
-        ConfigError, PluginError: an arm does not compose; nothing is written.
+        ConfigError, PluginError: an arm does not compose, or `check_arms` refuses it; nothing is written.
         RunError: the folder exists, or cannot be written.
     """
     if folder.exists():
@@ -130,8 +139,7 @@ def create_sweep(
         runs=tuple(SweepRun(arm=arm.name, seed=seed, folder=f"{arm.name}-s{seed}") for arm in arms for seed in seeds),
     )
     text = composed.to_yaml()
-    for arm in arms:
-        _check_arm(registry, text, folder, arm)
+    check_arms(registry, {" ".join(arm.words) or "all": _compose_arm(registry, text, arm) for arm in arms})
     with storage_errors(folder):
         (folder / LOGS_FOLDER).mkdir(parents=True)
     write_atomic(folder / CONFIG, text)
@@ -139,14 +147,16 @@ def create_sweep(
     return sweep
 
 
-def _check_arm(registry: Registry, text: str, folder: Path, arm: SweepArm) -> None:
+def _compose_arm(registry: Registry, text: str, arm: SweepArm) -> ComposedConfig:
     """Compose an arm in the way its runs will be composed."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="mappa-sweep-") as aside:
         file = Path(aside) / CONFIG
         file.write_text(text, encoding="utf-8")
-        compose(registry, config_files=(file,), overrides=arm.words).require_installed()
+        composed = compose(registry, config_files=(file,), overrides=arm.words)
+        composed.require_installed()
+        return composed
 
 
 def load_sweep(folder: Path) -> Sweep:
@@ -167,8 +177,11 @@ def save_sweep(folder: Path, sweep: Sweep) -> None:
 
 def _refresh_status(folder: Path, run: SweepRun) -> SweepRun:
     """Update the status of a run from its folder, which is more recent than `sweep.json`."""
-    if _is_done(folder / run.folder):
-        return replace(run, status="done", error=None)
+    try:
+        if _is_done(folder / run.folder):
+            return replace(run, status="done", error=None)
+    except RunError as error:
+        return replace(run, status="failed", error=str(error))
     return replace(run, status="interrupted") if run.status in ("running", "done") else run
 
 
@@ -185,7 +198,8 @@ def _read_summary(folder: Path) -> Summary | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """The results of a sweep so far. `compared` holds its arms, named by their settings; None before a run is done.
+    """The results of a sweep so far; a run that is done and cannot be read has failed in its `sweep`. `compared` holds
+    the arms, named by their settings; None before a run is done, or if they cannot be compared, for `why_not`.
 
     `chosen` is the arm whose runs were best on the tasks reserved for checkpoint selection, with its mean there over
     seeds. It is None if the runs reserve no such tasks: choosing an arm by the reported figures would bias them.
@@ -194,20 +208,22 @@ class SweepResult:
     sweep: Sweep
     compared: Comparison | None
     chosen: tuple[str, float] | None
+    why_not: str | None = None
 
 
 def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
-    """Compare the runs that are done, at a level of significance that holds however often the sweep is looked at.
-
-    Raises:
-        ConfigError: the runs cannot be compared.
-    """
+    """Compare the runs that are done, at a level of significance that holds however often the sweep is looked at."""
     groups: dict[str, list[RunResult]] = {}
     selection: dict[str, list[float]] = {}
+    registry = load_registry()
     for run in sweep.runs_with_status("done"):
         name = sweep.setting(run)
-        groups.setdefault(name, []).append(read_result(folder / run.folder))
-        summary = _read_summary(folder / run.folder)
+        try:
+            result, summary = read_result(folder / run.folder, registry), _read_summary(folder / run.folder)
+        except RunError as error:
+            sweep = sweep.with_run(replace(run, status="failed", error=str(error)))
+            continue
+        groups.setdefault(name, []).append(result)
         if summary is not None and summary.eval is not None and summary.eval.selection is not None:
             selection.setdefault(name, []).append(summary.eval.selection.value)
     is_complete = bool(groups) and all(
@@ -217,11 +233,12 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
     seeds = min(map(len, groups.values()), default=0)
     level = sequential_level(sum(map(len, groups.values())), len(sweep.runs), seeds)
     best = max(means, key=means.__getitem__) if is_complete else None
-    return SweepResult(
-        sweep=sweep,
-        compared=compare_arms(groups, level=level) if groups else None,
-        chosen=None if best is None else (best, means[best]),
-    )
+    named_by = differing_settings([result for group in groups.values() for result in group])
+    try:
+        compared = compare_arms(groups, level=level, named_by=named_by) if groups else None
+    except ConfigError as error:
+        return SweepResult(sweep=sweep, compared=None, chosen=None, why_not=str(error))
+    return SweepResult(sweep=sweep, compared=compared, chosen=None if best is None else (best, means[best]))
 
 
 class Launcher(Protocol):
@@ -288,10 +305,10 @@ class SweepRunner:
             except asyncio.CancelledError:
                 self._update(replace(run, status="interrupted"))
                 raise
-            if code == 0 and _is_done(self._folder / run.folder):
-                self._update(replace(run, status="done", error=None))
-            else:
-                self._update(replace(run, status="failed", error=_failure_reason(log, code)))
+            now = _refresh_status(self._folder, replace(run, status="running"))
+            if code != 0 or now.status == "interrupted":
+                now = replace(run, status="failed", error=_failure_reason(log, code))
+            self._update(now)
 
     def arguments(self, run: SweepRun) -> list[str]:
         """The arguments of `mappa` for a run: they start a new one, or resume the one in its folder."""
@@ -308,8 +325,7 @@ class SweepRunner:
         return [*start, "train", "--quiet", "--config", str(self._folder / CONFIG), *arm.words, *place]
 
     def _update(self, run: SweepRun) -> None:
-        runs = tuple(run if one.folder == run.folder else one for one in self.sweep.runs)
-        self.sweep = replace(self.sweep, runs=runs)
+        self.sweep = self.sweep.with_run(run)
         save_sweep(self._folder, self.sweep)
         self._on_change(self.sweep, run)
 

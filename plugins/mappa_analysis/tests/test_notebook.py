@@ -114,7 +114,15 @@ def test_a_comparison_shows_arms_and_what_follows():
         over_seeds=False, level=0.05,
     )  # fmt: skip
     compared = Comparison(
-        measure="correct", problems=8, clusters=None, samples=1, arms=arms, pairs=(pair,), level=0.05, pooled={}
+        measure="correct",
+        problems=8,
+        clusters=None,
+        samples=1,
+        arms=arms,
+        pairs=(pair,),
+        level=0.05,
+        pooled={},
+        also_differ={},
     )
     found = rows(comparison_html(compared))
     assert [SHOWN_HOSTILE, "0", "75.0 % [50.0, 87.5]"] in found

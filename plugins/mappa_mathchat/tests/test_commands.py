@@ -104,4 +104,6 @@ def test_several_samples_give_pass_at_k(tmp_path, capsys):
     assert (result["problems"], result["rollouts"]) == (4, 12)
     assert result["pass_at"]["1"] == pytest.approx(result["mean"])
     assert result["pass_at"]["3"] >= result["pass_at"]["1"]
+    assert main(["eval", "--plugin", "mathchat", "--avg-at", "0", *settings]) == 2
+    assert "--avg-at 0 is less than 1" in capsys.readouterr().err
     assert main(["eval", "--plugin", "mathchat", "--pass-at", "4", *settings]) == 2

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import Console, Name, columns_table, echo
+from mappa_core.commands import Console, Name, Registry, columns_table, echo, load_registry
 
 if TYPE_CHECKING:
     from mappa_analysis.compare import Comparison, PairComparison
@@ -56,38 +56,40 @@ def command(
     import msgspec
 
     from mappa_analysis.compare import compare_arms
-    from mappa_analysis.run_results import group_by_arm
+    from mappa_analysis.run_results import differing_settings, group_by_arm
 
     if bool(runs) == bool(arms) or (arms and by):
         raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
-    groups = _read_arms(arms, root) if arms else group_by_arm([_read_run(run, root) for run in runs], by)
+    registry = load_registry()
+    results = [_read_run(run, root, registry) for run in runs]
+    groups = _read_arms(arms, root, registry) if arms else group_by_arm(results, by)
     if len(groups) < 2:
         raise ConfigError(
             "there is but one setting to compare: the runs differ in nothing but their seeds. Name groups of them by "
             "--arm NAME=RUN, or the setting that makes the difference by --by KEY"
         )
-    compared = compare_arms(groups, measure=measure, against=against)
+    compared = compare_arms(groups, measure=measure, against=against, named_by=by or differing_settings(results))
     if as_json:
         echo(msgspec.json.encode(comparison_json(compared)).decode())
     else:
         show_comparison(Console(), compared, comparison_notes(compared))
 
 
-def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
+def _read_arms(arms: Sequence[str], root: Path, registry: Registry) -> dict[str, list[RunResult]]:
     groups: dict[str, list[RunResult]] = {}
     for word in arms:
         name, equals, run = word.partition("=")
         if not (name and equals and run):
             raise ConfigError(f"--arm {word}: write NAME=RUN, for example --arm new=runs/second")
-        groups.setdefault(name, []).append(_read_run(run, root))
+        groups.setdefault(name, []).append(_read_run(run, root, registry))
     return groups
 
 
-def _read_run(run: str, root: Path) -> RunResult:
+def _read_run(run: str, root: Path, registry: Registry) -> RunResult:
     from mappa_analysis.run_results import read_result
 
     folder = Path(run)
-    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)
+    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run, registry)
 
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:
@@ -161,11 +163,11 @@ def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
     one, other = labels[pair.one], labels[pair.other]
     if pair.p_adjusted is None:
         return f"{one}, {other}: too few clusters of problems to tell"
+    if not pair.level:
+        return f"{one}, {other}: too few seeds to tell while runs are to come"
     if not pair.over_seeds:
         runs = "differ" if pair.p_adjusted < pair.level else "do not differ significantly"
         return f"{one}, {other}: the runs {runs}; of the settings this cannot be told from one seed of each"
-    if not pair.level:
-        return f"{one}, {other}: too few seeds to tell while runs are to come"
     if pair.finding == "no significant difference":
         return f"{one}, {other}: no significant difference"
     return f"{one} is {pair.finding} than {other}"
@@ -173,11 +175,14 @@ def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
 
 def comparison_notes(compared: Comparison) -> list[str]:
     """Notes on the basis of the figures, and on their limits."""
-    from mappa_analysis.compare import FINAL_LEVEL, SIGNIFICANCE_LEVEL
+    from mappa_analysis.compare import FINAL_LEVEL, SIGNIFICANCE_LEVEL, setting_notes
 
     tests, below = len(compared.pairs), f"significant below {compared.level:.2g}"
-    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); {below}."] if tests > 1 else []
-    if tests and compared.level < FINAL_LEVEL:
+    limit = f"; {below}" if compared.level else ""
+    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm){limit}."] if tests > 1 else []
+    if tests and not compared.level:
+        lines.append("Not all runs are done: nothing is called significant before three seeds of each.")
+    elif tests and compared.level < FINAL_LEVEL:
         lines.append(f"Not all runs are done: a difference is {below} now, and below {FINAL_LEVEL:g} at the end.")
     elif tests and compared.level != SIGNIFICANCE_LEVEL:
         lines.append(f"A sweep may be looked at as it grows, so a difference is {below} at its end.")
@@ -185,5 +190,4 @@ def comparison_notes(compared: Comparison) -> list[str]:
         lines.append(
             "Where an arm has one seed, figures hold for other problems, not for other seeds: train two or more."
         )
-    lines += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
-    return lines
+    return [*lines, *setting_notes(compared)]

@@ -142,9 +142,9 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.imported and not diagnosis.unsuccessful and diagnosis.evaluation.interval is None:
         line = f"{rollouts}, of which no outcome is known: blame is counted over all of them"
     else:
-        kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
-        after = f"{kind} after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
-        show_evaluation(console, diagnosis.evaluation, "imported" if diagnosis.imported else after)
+        after = f"training rollouts after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
+        played = "imported" if diagnosis.imported else after if diagnosis.split == "train" else None
+        show_evaluation(console, diagnosis.evaluation, played)
         line = f"{diagnosis.unsuccessful} of {rollouts} did not succeed"
     if diagnosis.coach.total.verdicts and diagnosis.blamed_nobody:
         line += f"; in {diagnosis.blamed_nobody} of them nobody is to blame"
@@ -245,6 +245,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "folder": str(diagnosis.folder),
             "split": diagnosis.split,
             "iteration": evaluation.iteration,
+            "part": evaluation.part,
             "metric": evaluation.metric,
             "rollouts": diagnosis.rollouts,
             "unsuccessful": diagnosis.unsuccessful,

@@ -90,7 +90,7 @@ def show_report(
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:
-        count = format_problem_count(summary.eval.n, summary.eval.clusters)
+        count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:

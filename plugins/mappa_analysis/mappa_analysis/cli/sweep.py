@@ -15,8 +15,8 @@ from mappa_core.commands import ConfigArguments, Console, blocked_plugins, echo,
 if TYPE_CHECKING:
     from mappa_analysis.sweep import Sweep, SweepResult, SweepRun
 
-EXIT_RUN_FAILED = 2
-"""Exit code if a run of the sweep failed."""
+EXIT_FAILED = 2
+"""Exit code if a run of the sweep failed, or the runs cannot be compared."""
 
 
 @click.command("sweep")
@@ -90,8 +90,8 @@ def command(
         echo(msgspec.json.encode(sweep_json(folder, results)).decode())
     else:
         show_sweep(Console(), results, page)
-    if done.runs_with_status("failed"):
-        raise click.exceptions.Exit(EXIT_RUN_FAILED)
+    if results.why_not is not None or results.sweep.runs_with_status("failed"):
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _check_ray_installed() -> None:
@@ -163,7 +163,7 @@ def sweep_notes(results: SweepResult) -> list[str]:
     from mappa_analysis.cli.compare import comparison_notes
 
     if results.compared is None:
-        return []
+        return [] if results.why_not is None else [f"not compared: {results.why_not}"]
     lines = comparison_notes(results.compared)
     if len(results.compared.arms) < 2:
         return lines
@@ -183,6 +183,8 @@ def show_sweep(console: Console, results: SweepResult, page: Path) -> None:
 
     if results.compared is not None:
         compare.show_comparison(console, results.compared, sweep_notes(results))
+    if results.why_not is not None:
+        console.print(*sweep_notes(results), style="yellow", highlight=False, markup=False, soft_wrap=True)
     for run in results.sweep.runs_with_status("failed"):
         line = f"failed   {run.folder} ({results.sweep.setting(run)}, seed {run.seed}): {run.error}"
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -193,7 +195,8 @@ def show_sweep(console: Console, results: SweepResult, page: Path) -> None:
 
 
 def sweep_json(folder: Path, results: SweepResult) -> dict[str, Any]:
-    """Convert a sweep to JSON values: status of every run, the comparison (null before a run is done), the choice."""
+    """Convert a sweep to JSON values: status of every run, the comparison (null before a run is done, or for
+    the reason `not_compared`), the choice."""
     import msgspec
 
     from mappa_analysis.cli import compare
@@ -203,5 +206,6 @@ def sweep_json(folder: Path, results: SweepResult) -> dict[str, Any]:
         "folder": str(folder),
         **msgspec.to_builtins(results.sweep),
         "compared": None if results.compared is None else compare.comparison_json(results.compared),
+        "not_compared": results.why_not,
         "chosen": chosen,
     }

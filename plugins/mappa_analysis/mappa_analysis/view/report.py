@@ -29,6 +29,7 @@ from mappa_analysis.view.metric_points import (
 from mappa_analysis.view.prompt_histories import PromptHistory, build_prompt_histories
 from mappa_analysis.view.provenance import Provenance, read_provenance
 from mappa_core import MAX_SCORE, ConfigError
+from mappa_core.commands import format_problem_count
 from mappa_core.runs import (
     AGENT_COLUMNS,
     EvalSummary,
@@ -91,6 +92,7 @@ def write_page(path: Path, runs: Sequence[tuple[Path, Summary]], *, audit: bool 
         loader=PackageLoader("mappa_analysis.view"), autoescape=select_autoescape(), undefined=StrictUndefined
     )
     environment.filters["cut"] = _truncate
+    environment.globals["problem_count"] = format_problem_count
     sections = [_build_section(folder, summary, audit=audit) for folder, summary in runs]
     page = environment.get_template("report.html").render(
         sections=sections, agent_columns=AGENT_COLUMNS, how=SELECTION_NOTE

@@ -143,3 +143,26 @@ def test_settings_that_an_arm_pools_are_named(runs, capsys):
     assert document["pooled"]["coach.use"] == ["strict", "moody"]
     text = said(capsys, "--root", runs, "--arm", "a=strict0", "--arm", "a=moody1", "--arm", "b=moody0")
     assert "pooled in one arm: coach.use of strict, moody" in text
+
+
+def test_settings_that_an_older_run_lacks_are_those_it_ran_with(runs, tmp_path, capsys):
+    """`train.epochs` and the former key of a setting, in place of what today's version writes."""
+    old = shutil.copytree(runs / "strict1", tmp_path / "old")
+    config = old / "config.yaml"
+    lines = [line for line in config.read_text().splitlines(keepends=True) if not line.startswith("  epochs:")]
+    config.write_text("".join(lines).replace("  max_tool_failure_share:", "  max_lost:"))
+    assert "max_lost" in config.read_text() and "epochs" not in config.read_text()
+    document = json.loads(said(capsys, "--json", runs / "strict0", old, runs / "moody0"))
+    assert [arm["seeds"] for arm in document["arms"]] == [[0, 1], [0]]
+    assert "FutureWarning" not in capsys.readouterr().err
+    # Without its plugin a run has the settings that stand in its folder.
+    words = [str(one) for one in (runs / "strict0", old, runs / "moody0")]
+    assert main(["--block", "doubles", "compare", *words, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["arms"]) == 3
+
+
+def test_limits_that_change_no_result_make_no_arm(runs, tmp_path, capsys):
+    other = shutil.copytree(runs / "strict1", tmp_path / "other")
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("max_restarts: 2", "max_restarts: 5").replace("kl: 0.5", "kl: 0.6"))
+    assert "there is but one setting to compare" in refused(capsys, runs / "strict0", other)

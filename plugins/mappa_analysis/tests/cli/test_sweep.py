@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 
 import pytest
 
-from mappa_analysis.sweep import SweepRun, SweepRunner, expand_grid, load_sweep
+from mappa_analysis.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
 from mappa_core.cli.main import main
+from mappa_core.commands import compose, load_registry
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.store.summary import read_summary
 
@@ -25,6 +27,7 @@ def inside(monkeypatch):
     """Runs of a sweep are trained in this process, each in a thread."""
 
     async def launch(arguments, log):
+        log.touch()
         return await asyncio.to_thread(main, arguments)
 
     monkeypatch.setattr("mappa_analysis.sweep.launch_locally", launch)
@@ -74,6 +77,33 @@ def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, in
     assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
 
 
+def test_runs_that_cannot_be_compared_or_read_are_shown_on_the_page_with_the_reason(doubles, inside, tmp_path, capsys):
+    folder, vary = tmp_path / "sweep", ("--vary", "coach.options.right=[10.0, 9.0]", "--seeds", "0")
+    assert main(["sweep", "--folder", str(folder), *vary, *SHORT, "--quiet"]) == 0
+    task = ('"reference":"42"', '"reference":"43"')
+    with sqlite3.connect(folder / "arm2-s0" / "run.db") as db:
+        db.execute("UPDATE trajectories SET task = replace(task, ?, ?)", task)
+    capsys.readouterr()
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
+    reason = "1 tasks of the same id have another content, for example n21"
+    assert (
+        f"not compared: {folder}/arm1-s0 and {folder}/arm2-s0 cannot be compared: {reason}" in capsys.readouterr().out
+    )
+    assert reason in (folder / "sweep.html").read_text()
+    assert main(["sweep", "--resume", str(folder), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["compared"] is None and reason in document["not_compared"]
+
+    database = folder / "arm2-s0" / "run.db"
+    database.write_bytes(database.read_bytes()[:100] + b"x" * 8000)
+    (damaged,) = load_sweep(folder).runs_with_status("failed")
+    assert damaged.folder == "arm2-s0" and "run.db" in damaged.error
+    assert main(["sweep", "--resume", str(folder), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert [run["status"] for run in document["runs"]] == ["done", "failed"]
+    assert [arm["name"] for arm in document["compared"]["arms"]] == ["coach.options.right=10.0"]
+
+
 # --- arms -------------------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +126,8 @@ def test_values_may_hold_commas_and_lists():
         (["train.prompts=[4, 8]", "train.prompts=[2, 3]"], "comes twice"),
         (["train.prompts=[4, 4]"], "one setting twice"),
         (["train.prompts=[4"], "not valid YAML"),
+        (["seed=[0, 1]"], "seeds are named by --seeds"),
+        (["run.name=[a, b]"], "every run of a sweep has its own"),
     ],
 )
 def test_what_is_no_list_of_values_is_refused(words, message):
@@ -108,6 +140,16 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
     for words, message in (
         (("--vary", "train.promts=[1, 2]"), "train.promts: not a setting"),
         (("--vary", "train.prompts=[0, 2]"), "train.prompts: must be at least 1"),
+        (
+            ("--vary", "train.learning_rate=[1, 1.0]"),
+            "train.learning_rate=1 and train.learning_rate=1.0 are one setting twice",
+        ),
+        (("--vary", "eval.samples=[1, 2]"), "for they differ in eval.samples (1 and 2)"),
+        (("--vary", "eval.temperature=[1.0, 0.5]"), "for they differ in eval.temperature (1.0 and 0.5)"),
+        (("--vary", "eval.problems=[4, 2]"), "for they evaluate other tasks (eval.problems)"),
+        (("--vary", "eval.split=[eval, train]"), "for they evaluate other tasks (eval.split)"),
+        (("--vary", "checkpoint.best=[true, false]"), "for they choose their checkpoint on other tasks"),
+        (("--vary", "eval.selection=[0.5, 0.25]", "checkpoint.best=true"), "choose their checkpoint on other tasks"),
         (("--seeds", "0,one"), "--seeds 0,one: write whole numbers"),
         (("--seeds", "0,0"), "a seed stands there twice"),
         (("--name", "x"), "--folder DIR"),
@@ -122,6 +164,22 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
     folder.mkdir()
     assert main(["sweep", "--folder", str(folder), *SHORT]) == 2
     assert "--resume" in capsys.readouterr().err
+
+
+def test_arms_whose_evaluations_come_to_the_same_are_compared(doubles, tmp_path):
+    for number, words in enumerate(
+        (
+            ("eval.problems=[4, 9]",),  # there are four
+            ("checkpoint.best=[true, false]", "eval.selection=null"),
+            ("eval.selection=[0.5, 0.25]",),
+            ("eval.every=[0, 1]",),
+        )
+    ):
+        vary, *settings = words
+        registry = load_registry()
+        composed = compose(registry, "doubles", overrides=settings)
+        folder = tmp_path / str(number)
+        assert len(create_sweep(folder, composed, registry, arms=expand_grid([vary]), seeds=[0]).runs) == 2
 
 
 def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):

@@ -15,6 +15,7 @@ from mappa_analysis.observe import diagnose
 from mappa_core.cli.main import main
 from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.records import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
+from mappa_core.runs import RunReader
 
 
 def step(trajectory, position, agent, *, results=(), breaches=()):
@@ -129,6 +130,20 @@ def test_verdicts_of_a_second_coach_are_left_out(run, registry, capsys):
 def test_what_cannot_be_observed_is_refused(trained, arguments, said, capsys):
     assert main(["observe", *(str(trained) if one == "RUN" else one for one in arguments)]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_tasks_that_chose_the_checkpoint_are_not_taken_for_held_out_ones(make_run, capsys):
+    folder = make_run("checkpoint.best=true", "train.iterations=2", "eval.every=1")
+    with RunReader(folder) as reader:
+        reported, chosen = ({one.task.id for one in reader.outcomes(0, part)} for part in ("report", "selection"))
+        assert {one.iteration for one in reader.evaluations if one.part == "report"} == {0}
+    for words in ((), ("--iteration", "0")):
+        assert main(["observe", str(folder), "--split", "eval", *words]) == 0
+        line = capsys.readouterr().out.splitlines()[0]
+        assert line.startswith("held-out, reported, after 0 iterations: ") and f"over {len(reported)} " in line
+    assert main(["observe", str(folder), "--split", "eval", "--iteration", "2"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("held-out, to choose by, after 2 iterations: ") and f"over {len(chosen)} " in line
 
 
 # --- what is played ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
@@ -81,6 +82,17 @@ def test_without_a_choice_a_run_is_held_against_itself_before_training(client: T
     assert f'value="first@{first.iteration}" selected' in page and f'value="first@{last.iteration}" selected' in page
     assert listed_gains(page) == expected
     assert f"{sum(gain > 0 for gain in expected)} better" in page
+
+
+def test_a_run_with_one_evaluation_is_held_against_no_other(runs: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(runs / "first", tmp_path / name)
+    with sqlite3.connect(tmp_path / "one" / "run.db") as db:
+        db.execute("DELETE FROM events WHERE kind = 'evaluation' AND json_extract(body, '$.iteration') > 0")
+    client = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url="http://127.0.0.1")
+    client.get(f"/?token={TOKEN}")
+    assert "There are not two evaluations to compare" in client.get("/compare?run=one").text
+    assert "There are not two evaluations" not in client.get("/compare?right=one@0").text
 
 
 def test_equal_runs_differ_in_no_task_and_all_of_them_can_be_listed(client: TestClient, runs: Path) -> None:

@@ -123,10 +123,12 @@ def _read_sides(name: str, folder: Path) -> list[Side]:
 
 
 def _choose_sides(sides: dict[str, Side], request: Request) -> tuple[Side | None, Side | None]:
-    right = _find_side(sides, request, "right") or _last_evaluation(sides, request.query_params.get("run"))
+    named = _find_side(sides, request, "right")
+    run = None if named is not None else request.query_params.get("run")
+    right = named or _last_evaluation(sides, run)
     left = _find_side(sides, request, "left")
     if left is None and right is not None:
-        others = [side for side in sides.values() if side.key != right.key]
+        others = [side for side in sides.values() if side.key != right.key and run in (None, "", side.run)]
         left = next((side for side in others if side.run == right.run), next(iter(others), None))
     return left, right
 
