@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 JUDGED = [
     path
     for path in sorted(RESULTS.glob("*.json"))
-    if {"problems", "claims"} <= (found := json.loads(path.read_text())).keys() and found["claims"]
+    if {"problems", "claims"} <= (found := json.loads(path.read_text())).keys() and "pair" in str(found["claims"][:1])
 ]
 
 
