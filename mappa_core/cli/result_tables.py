@@ -36,7 +36,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
 def gains_table(results: EvalSummary) -> Table:
     """Build a table of before, after and gain of the metric and each further figure: over all tasks and by stratum."""
     table = columns_table("", "before", "after", "gain")
-    parts: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
+    parts: dict[str, StratumSummary] = {"all": results, **results.strata}
     for measure in (results.metric, *results.figures):
         if results.figures:
             table.pad_edge = False

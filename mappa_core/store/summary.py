@@ -27,13 +27,10 @@ class FigureSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StratumSummary:
+class StratumSummary(FigureSummary):
     """Held-out results within one stratum of `n` tasks."""
 
     n: int
-    before: Interval | None = None
-    after: Interval | None = None
-    gain: Interval | None = None
     figures: Mapping[str, FigureSummary] = field(default_factory=dict)
 
 
@@ -49,19 +46,14 @@ class SelectionSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalSummary:
+class EvalSummary(StratumSummary):
     """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training, and its
     further `figures`; `known` of the tasks have it, before and after. `gain` is paired on the same tasks. Intervals are
     clustered if tasks come in `clusters` (None: independent). `after` is of the last weights or of the `selection`."""
 
     metric: str
-    n: int
     known: tuple[int, ...] = ()
     clusters: int | None = None
-    before: Interval | None = None
-    after: Interval | None = None
-    gain: Interval | None = None
-    figures: Mapping[str, FigureSummary] = field(default_factory=dict)
     strata: Mapping[str, StratumSummary] = field(default_factory=dict)
     selection: SelectionSummary | None = None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from mappa_core.evaluation.heldout import Evaluation, event_part
+from mappa_core.records import Interval
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import VerdictCount
 from mappa_core.store.summary import (
@@ -43,22 +45,32 @@ def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary
         return None
     before = evaluations[0]
     after = evaluations[-1] if len(evaluations) > 1 else None
-    metric, figures = _metric_and_figures(before, after)
     return EvalSummary(
+        **_results(before, after),
         metric=before.metric,
-        n=len(before.problems),
         known=tuple(one.known for one in (before, after) if one is not None),
         clusters=before.cluster_count,
-        before=metric.before,
-        after=metric.after,
-        gain=metric.gain,
-        figures=figures,
         strata={
-            name: _stratum_summary(then, after.for_stratum(name) if after else None)
+            name: StratumSummary(**_results(then, after.for_stratum(name) if after else None))
             for name, then in before.by_stratum().items()
         },
         selection=selection,
     )
+
+
+def _results(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
+    """The fields of a `StratumSummary`."""
+    figures = {
+        name: FigureSummary(**_intervals(before.with_metric(name), after.with_metric(name) if after else None))
+        for name in before.figures
+    }
+    return {**_intervals(before, after), "n": len(before.problems), "figures": figures}
+
+
+def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Interval | None]:
+    """The fields of a `FigureSummary`."""
+    now, gain = (after.interval, after.gain_over(before)) if after else (None, None)
+    return {"before": before.interval, "after": now, "gain": gain}
 
 
 def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | None:
@@ -69,27 +81,6 @@ def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | Non
     recorded = (event.body for event in folder.store.events("evaluation"))
     count = len({body["iteration"] for body in recorded if event_part(body) == "selection"})
     return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
-
-
-def _stratum_summary(before: Evaluation, after: Evaluation | None) -> StratumSummary:
-    metric, figures = _metric_and_figures(before, after)
-    return StratumSummary(
-        n=len(before.problems), before=metric.before, after=metric.after, gain=metric.gain, figures=figures
-    )
-
-
-def _metric_and_figures(before: Evaluation, after: Evaluation | None) -> tuple[FigureSummary, dict[str, FigureSummary]]:
-    by_name = {
-        name: _figure_summary(before.with_metric(name), after.with_metric(name) if after else None)
-        for name in before.measures
-    }
-    return by_name.pop(before.metric), by_name
-
-
-def _figure_summary(before: Evaluation, after: Evaluation | None) -> FigureSummary:
-    return FigureSummary(
-        before=before.interval, after=after.interval if after else None, gain=after.gain_over(before) if after else None
-    )
 
 
 def _coach_summary(counts: Sequence[VerdictCount]) -> CoachSummary:

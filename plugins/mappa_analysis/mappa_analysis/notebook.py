@@ -128,7 +128,7 @@ def summary_html(summary: Summary) -> str:
 
 def gains_html(results: EvalSummary) -> str:
     """Show every figure before and after training, and its gain: over all tasks and by stratum."""
-    parts: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
+    parts: dict[str, StratumSummary] = {"all": results, **results.strata}
     rows = [
         (f"{measure}, {name}", *_gain_cells(part if measure == results.metric else part.figures[measure]))
         for measure in (results.metric, *results.figures)
@@ -138,7 +138,7 @@ def gains_html(results: EvalSummary) -> str:
     return html_table(f"held-out tasks: {problems}, 95 % intervals", ("", "before", "after", "gain"), rows)
 
 
-def _gain_cells(result: EvalSummary | StratumSummary | FigureSummary) -> tuple[str, str, str]:
+def _gain_cells(result: FigureSummary) -> tuple[str, str, str]:
     return format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
 
 

@@ -49,8 +49,6 @@ DEFAULT_METRIC = "correct"
 """The metric of a run without evaluations."""
 MAX_CHARACTERS = 1500
 """Maximum length of a text in a shown trajectory."""
-BeforeAfter = EvalSummary | StratumSummary | FigureSummary
-"""Values before and after training, with the gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +57,7 @@ class RunSection:
 
     name: str
     summary: Summary
-    results: Sequence[tuple[str, Mapping[str, BeforeAfter]]]
+    results: Sequence[tuple[str, Mapping[str, FigureSummary]]]
     judged: Sequence[AgentVerdicts]
     failures: int
     """Judged rollouts that did not succeed."""
@@ -130,9 +128,9 @@ def _truncate(text: str) -> str:
     return cut_middle(text.encode(errors="replace").decode(), MAX_CHARACTERS)
 
 
-def tabulate_results(found: EvalSummary) -> list[tuple[str, Mapping[str, BeforeAfter]]]:
+def tabulate_results(found: EvalSummary) -> list[tuple[str, Mapping[str, FigureSummary]]]:
     """Tabulate the metric, then each further figure: over all tasks and by stratum."""
-    parts: dict[str, EvalSummary | StratumSummary] = {"all": found, **found.strata}
+    parts: dict[str, StratumSummary] = {"all": found, **found.strata}
     further = [(name, {part: one.figures[name] for part, one in parts.items()}) for name in found.figures]
     return [(found.metric, parts), *further]
 
