@@ -12,7 +12,7 @@ import numpy as np
 
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
-from mappa_core.protocols import Split, Workflow
+from mappa_core.protocols import Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
 from mappa_core.rollout.collector import RolloutCollector, raise_if_all_failed
 from mappa_core.rollout.resume import ResumedIteration
@@ -186,7 +186,7 @@ async def evaluate(
     trajectories, or all of them."""
     split: Split = "eval"
     collector = RolloutCollector(
-        session.team_for(split),
+        session.team_for("eval"),
         recorder=recorder,
         archive=archive,
         concurrency=session.config.sampling.concurrency,
@@ -194,10 +194,9 @@ async def evaluate(
         on_finish=on_trajectory,
     )
     samples = range(session.config.eval.samples)
-    jobs = [Job(task=task, split=split, iteration=iteration, sample=sample) for task in tasks for sample in samples]
-    done = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
-    trajectories: Sequence[Trajectory] = done
-    if len(done) < len(jobs):
+    jobs = [Job(task=task, split="eval", iteration=iteration, sample=sample) for task in tasks for sample in samples]
+    trajectories = resumed.trajectories(jobs)
+    if trajectories is None:
         trajectories = await collector.collect(jobs, resumed.replays, resample=resumed.resample)
     raise_if_all_failed(trajectories)
     guard_tool_failures(trajectories, f"the evaluation after {iteration} iterations", max_share=max_lost)

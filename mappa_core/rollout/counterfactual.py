@@ -84,9 +84,8 @@ class CounterfactualCollector:
         siblings = _group_siblings(trajectories)
         plays = [play for one in replaced for play in self._jobs_of(iteration, one, siblings)]
         jobs = [job for job, _ in plays]
-        ended = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
-        rollouts: Sequence[Trajectory] = ended
-        if len(ended) < len(jobs):
+        rollouts = resumed.trajectories(jobs)
+        if rollouts is None:
             replays = {job.id: _with_recorded_steps(replay, resumed.replays.get(job.id)) for job, replay in plays}
             rollouts = await self._collector.collect(jobs, replays, resample=resumed.resample)
         grouped: dict[str, list[Counterfactual]] = defaultdict(list)
@@ -96,7 +95,7 @@ class CounterfactualCollector:
                 grouped[job.origin].append(result)
         attached = tuple(replace(one, counterfactuals=tuple(grouped[one.id])) for one in trajectories)
         settled, missing = self._count_settled(attached, selected)
-        return CounterfactualResult(trajectories=attached, rollouts=tuple(rollouts), settled=settled, missing=missing)
+        return CounterfactualResult(trajectories=attached, rollouts=rollouts, settled=settled, missing=missing)
 
     def _select_share(self, trajectories: Sequence[Trajectory]) -> frozenset[str]:
         """Ids of the share of trajectories whose actions are replaced: a pure function of seed and ids."""

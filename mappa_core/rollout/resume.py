@@ -7,7 +7,7 @@ steps are not sampled again for comparison, in this resume or a later one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mappa_core.errors import ToolError, WorkflowError
@@ -28,10 +28,11 @@ class ResumedIteration:
     finished: Mapping[str, Trajectory] = field(default_factory=dict)
     resample: bool = True
 
-    def trajectory(self, job: Job) -> Trajectory | None:
-        """The recorded trajectory of a job that finished for good, or None."""
-        one = self.finished.get(job.id)
-        return None if one is None else replace(one, task=job.task)
+    def trajectories(self, jobs: Sequence[Job]) -> tuple[Trajectory, ...] | None:
+        """The recorded trajectories of `jobs`; None unless all of them finished for good."""
+        if any(job.id not in self.finished for job in jobs):
+            return None
+        return tuple(replace(self.finished[job.id], task=job.task) for job in jobs)
 
 
 def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: bool) -> ResumedIteration:
