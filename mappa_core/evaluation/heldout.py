@@ -114,13 +114,14 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """Return flat metrics (`docs/metrics.md`): over all problems and by stratum."""
-        metrics: dict[str, float] = {"failed": sum(self.failures.values())}
+        metrics: dict[str, float | None] = {"failed": sum(self.failures.values())}
         for prefix, one in {"": self, **{f"stratum/{name}/": part for name, part in self.by_stratum().items()}}.items():
             for measure in one.measures:
-                name = "accuracy" if measure == self.metric else f"figure/{measure}"
-                metrics.update(_bounded(f"{prefix}{name}", one.with_metric(measure).interval))
+                name = prefix + ("accuracy" if measure == self.metric else f"figure/{measure}")
+                if (found := one.with_metric(measure).interval) is not None:
+                    metrics |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
         split = "selection" if self.part == "selection" else "eval"
-        return {f"{split}/{name}": float(value) for name, value in metrics.items()}
+        return {f"{split}/{name}": float(value) for name, value in metrics.items() if value is not None}
 
     def gain_over(self, before: Evaluation) -> Interval | None:
         """Return the mean difference to `before`, with its 95 % interval by cluster; None if no problem has values in
@@ -162,13 +163,6 @@ class Evaluation:
         return float(np.mean(chances))
 
 
-def _bounded(name: str, interval: Interval | None) -> dict[str, float]:
-    if interval is None:
-        return {}
-    found = {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    return {which: value for which, value in found.items() if value is not None}
-
-
 async def evaluate(
     session: Session,
     *,
@@ -184,7 +178,6 @@ async def evaluate(
     """Play every task `eval.samples` times with the current weights. Trajectories that a resumed run completed are
     reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more than the share `max_lost` of the
     trajectories, or all of them."""
-    split: Split = "eval"
     collector = RolloutCollector(
         session.team_for("eval"),
         recorder=recorder,
