@@ -41,12 +41,12 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     If all values are 0, or all are 1, it is Wilson's interval for as many problems as there are effective clusters.
     """
     shares = _finite_values(values)
-    if clusters is None and _binary(shares):
-        return _proportion_interval(shares)
     cluster_ids = number_clusters(range(len(shares)) if clusters is None else clusters, len(shares))
-    mean, effective = float(shares.mean()), effective_clusters(cluster_ids)
-    if effective < 2 - TINY:
+    mean = float(shares.mean())
+    if effective_clusters(cluster_ids) < 2 - TINY:
         return Interval(mean=mean)
+    if clusters is None and _binary(shares):
+        return wilson_interval(mean, len(shares))
     error = cluster_robust_error(shares, cluster_ids)
     if error >= TINY and int(cluster_ids.max()) + 1 in BOOTSTRAP_CLUSTERS:
         low, high = _bootstrap_t_quantiles(shares, cluster_ids, error)
@@ -68,12 +68,12 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
     `G / (G - 1)` with G - 1 degrees of freedom, and for clusters of one value the ordinary standard error of a mean.
     """
     known = _finite_values(values)
-    if clusters is None and _binary(known):
-        return _proportion_interval(known)
     cluster_ids = number_clusters(range(len(known)) if clusters is None else clusters, len(known))
     mean, degrees_of_freedom = float(known.mean()), effective_clusters(cluster_ids) - 1
     if degrees_of_freedom < 1 - TINY:
         return Interval(mean=mean)
+    if clusters is None and _binary(known):
+        return wilson_interval(mean, len(known))
     half_width = t_quantile(degrees_of_freedom) * cluster_robust_error(known, cluster_ids)
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
 
@@ -240,11 +240,6 @@ def wilson_interval(p: float, n: float, z: float = Z) -> Interval:
     """Return Wilson's interval of a share `p` of `n` (any number above 0) values, with the normal quantile `z`."""
     low, high = _wilson_bounds(p, n, z)
     return Interval(mean=p, low=low, high=high)
-
-
-def _proportion_interval(values: Float64) -> Interval:
-    mean = float(values.mean())
-    return wilson_interval(mean, len(values)) if len(values) > 1 else Interval(mean=mean)
 
 
 def _wilson_bounds(p: float, n: float, z: float) -> tuple[float, float]:
