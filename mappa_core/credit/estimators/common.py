@@ -30,6 +30,16 @@ class KlOptions:
         check_fields(self, at_least(0, "kl_coef"))
 
 
+@dataclass
+class TokenKlOptions(KlOptions):
+    """Options of an estimator with a KL penalty in the rewards of tokens, and whitening."""
+
+    kl_coef: float = 0.01
+    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
+    normalize: Normalize = "agent"
+    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActiveRows:
     """K rows of an experience that have weight above 0, with their M concatenated tokens."""

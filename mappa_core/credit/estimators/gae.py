@@ -10,8 +10,7 @@ import numpy as np
 
 from mappa_core.credit.estimators.common import (
     ActiveRows,
-    KlOptions,
-    Normalize,
+    TokenKlOptions,
     check_discount,
     scatter_to_tokens,
     token_rewards,
@@ -25,17 +24,13 @@ from mappa_core.records import Float64
 
 
 @dataclass
-class GaeOptions(KlOptions):
+class GaeOptions(TokenKlOptions):
     """GAE with a value head, over the tokens of an agent's own actions."""
 
     gamma: float = 1.0
     """Discount per sampled token, 0 to 1."""
     lam: float = 0.95
     """Lambda: 1 uses only the observed rewards, 0 only the value of the next token."""
-    kl_coef: float = 0.01
-    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "agent"
-    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class Gae:

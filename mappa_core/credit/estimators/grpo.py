@@ -22,13 +22,11 @@ class RlooOptions(KlOptions):
 
 
 @dataclass
-class GrpoOptions(KlOptions):
+class GrpoOptions(RlooOptions):
     """GRPO: reward normalised by the mean and standard deviation of its group."""
 
     eps: float = 1e-6
     """Added to the standard deviation."""
-    groups: GroupBy = "turn"
-    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
 
 
 @dataclass
@@ -39,7 +37,7 @@ class DrGrpoOptions(RlooOptions):
 class _GroupRelative:
     """Base of the estimators: an advantage per row, relative to the row's group, on every token of the row."""
 
-    def __init__(self, options: RlooOptions | GrpoOptions) -> None:
+    def __init__(self, options: RlooOptions) -> None:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:

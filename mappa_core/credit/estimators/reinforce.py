@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mappa_core.credit.estimators.common import (
     ActiveRows,
     KlOptions,
-    Normalize,
+    TokenKlOptions,
     check_discount,
     group_mean,
     row_rewards,
@@ -51,15 +51,11 @@ class Reinforce:
 
 
 @dataclass
-class ReinforcePlusPlusOptions(KlOptions):
+class ReinforcePlusPlusOptions(TokenKlOptions):
     """REINFORCE++: token-level KL, return-to-go within the row, whitening once per iteration."""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""
-    kl_coef: float = 0.01
-    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "agent"
-    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class ReinforcePlusPlus:
@@ -82,15 +78,11 @@ class ReinforcePlusPlus:
 
 
 @dataclass
-class ReinforcePlusPlusBaselineOptions(KlOptions):
+class ReinforcePlusPlusBaselineOptions(TokenKlOptions):
     """REINFORCE++-baseline: reward minus its group's mean, token-level KL, whitening once per iteration."""
 
     groups: GroupBy = "turn"
     """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.01
-    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "agent"
-    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class ReinforcePlusPlusBaseline:
