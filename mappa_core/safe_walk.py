@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Entry:
         return len(os.fsencode(self.path)) > MAX_PATH_BYTES
 
 
-class FolderCursor:
+class FolderCursor(AbstractContextManager["FolderCursor"]):
     """A descriptor `fd` that moves through a folder tree. Closed by `with`. Raises OSError if the folder does not
     exist, is a link or may not be entered; then `enter` stays where it is."""
 
@@ -57,9 +57,6 @@ class FolderCursor:
     def _move(self, fd: int) -> None:
         os.close(self.fd)
         self.fd = fd
-
-    def __enter__(self) -> FolderCursor:
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,7 @@ _COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score 
 """The last verdict with a score; without one, the last verdict."""
 
 
-class RunReader:
+class RunReader(AbstractContextManager["RunReader"]):
     """Reads what a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
 
     Raises RunError if the folder is not a run folder, or its database is of a newer schema, damaged or not readable.
@@ -260,9 +261,6 @@ class RunReader:
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> RunReader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

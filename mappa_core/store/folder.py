@@ -18,6 +18,7 @@ import fcntl
 import os
 import shutil
 import socket
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -35,7 +36,7 @@ FILES = "files"
 _LOCK = "run.lock"
 
 
-class RunFolder:
+class RunFolder(AbstractContextManager["RunFolder"]):
     """The folder of a run, locked by its only writer. Closed by `with` or `close`."""
 
     def __init__(self, path: Path, *, scratch: Path | None, mirror: Mirror | None, lock: int) -> None:
@@ -116,9 +117,6 @@ class RunFolder:
                 self.store.close()
             finally:
                 os.close(lock)
-
-    def __enter__(self) -> RunFolder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
