@@ -134,7 +134,9 @@ class RunReader(AbstractContextManager["RunReader"]):
     def _verdicts(self, split: str | None, iteration: int | None) -> Iterator[VerdictRow]:
         where, values = _rollout_filter(split, iteration)
         query = f"{_VERDICTS} {where} ORDER BY t.rowid, s.position, v.number"
-        return map(self._verdict, self._database.stream(query, *values))
+        for *place, agent, position, body in self._database.stream(query, *values):
+            verdict = self._database.unpack(Verdict, body)
+            yield VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
 
     def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
         """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first. Their texts and
@@ -156,15 +158,8 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def verdict(self, step: str, identity: str) -> Verdict:
         """One verdict. Raises RunError for an unknown id."""
-        rows = self._database.rows("SELECT body FROM verdicts WHERE step = ? AND id = ?", step, identity)
-        if not rows:
-            raise RunError(f"{self._database.path} has no verdict {identity!r} on {step!r}")
-        return self._database.unpack(Verdict, rows[0][0])
-
-    def _verdict(self, row: Sequence[Any]) -> VerdictRow:
-        *place, agent, position, body = row
-        verdict = self._database.unpack(Verdict, body)
-        return VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
+        (body,) = self._known("verdict", "SELECT body FROM verdicts WHERE id = ? AND step = ?", identity, step)
+        return self._database.unpack(Verdict, body)
 
     def _action(self, place: Sequence[Any]) -> dict[str, Any]:
         *names, outcome = place
