@@ -101,10 +101,6 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def files(self) -> Path:
         return self.path / FILES
 
-    @property
-    def config(self) -> str:
-        return (self.path / CONFIG).read_text(encoding="utf-8")
-
     def write_config(self, text: str) -> None:
         """Replace `config.yaml`, for a run that resumes with other settings."""
         write_atomic(self.path / CONFIG, text)

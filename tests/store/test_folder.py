@@ -42,7 +42,7 @@ def test_a_folder_without_a_name_is_named_by_what_runs_and_when(tmp_path: Path) 
 def test_a_new_folder_holds_its_config_and_can_be_read_at_once(tmp_path: Path) -> None:
     with create(tmp_path, "mine") as folder:
         assert folder.path == tmp_path / "mine"
-        assert folder.config == "seed: 3 # recipe\n"
+        assert (folder.path / "config.yaml").read_text() == "seed: 3 # recipe\n"
         folder.write_config("seed: 4\n")
         with RunReader(folder.path) as reader:
             assert list(reader.trajectories) == []
