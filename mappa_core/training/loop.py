@@ -107,10 +107,9 @@ class TrainingLoop:
         if report.warnings:
             self._store.record_event("health", iteration=done, warnings=report.warnings)
         self._record_processes()
-        await self._handle_drift(report.drift, done)
         async with self._checkpoint_on_stop(done):
+            self._handle_drift(report.drift, done)
             self._skipped_steps.guard(done, report.policies)
-        async with self._checkpoint_on_stop(done):
             await self._improve_prompts(done)
         if done == config.train.iterations or done % config.checkpoint.every == 0:
             await self._checkpoint(done)
@@ -278,15 +277,14 @@ class TrainingLoop:
             await self._checkpoint_written(done)
             raise GuardStop(f"{why}\nA checkpoint was written.") from why
 
-    async def _handle_drift(self, drift: DriftReport, done: int) -> None:
+    def _handle_drift(self, drift: DriftReport, done: int) -> None:
         """Record what coaches report of themselves, and stop if one of them says so."""
         if drift.alarms:
             self._store.record_event("drift", iteration=done, alarms=drift.alarms)
         if drift.notes:
             self._store.record_event("coach", iteration=done, notes=drift.notes)
         if drift.pause is not None:
-            async with self._checkpoint_on_stop(done):
-                raise GuardStop(drift.pause)
+            raise GuardStop(drift.pause)
 
     async def _checkpoint(self, done: int) -> None:
         """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
