@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from mappa_core.errors import ConfigError
@@ -71,10 +72,7 @@ class VerdictCollector:
         team, given = self._team, [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
         if all(_is_settled(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
-
-        async def show(scene: Scene) -> Scene:
-            return await with_truth(scene, team.workflow, self._bench)
-
+        show = partial(with_truth, workflow=team.workflow, bench=self._bench)
         verdicts = await judge.judge(
             scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show
         )

@@ -123,12 +123,10 @@ class Session:
         """The team for `split`: evaluation has its own temperature and, unless `eval.coach`, no coaches."""
         if split == "train":
             return self.team
-        sampling = {
-            agent: replace(chosen, temperature=self.config.eval.temperature)
-            for agent, chosen in self.team.sampling.items()
-        }
+        section = self.config.eval
+        sampling = {agent: replace(one, temperature=section.temperature) for agent, one in self.team.sampling.items()}
         team = replace(self.team, sampling=sampling)
-        return team if self.config.eval.coach else replace(team, coach_of={}, hindsight=None)
+        return team if section.coach else replace(team, coach_of={}, hindsight=None)
 
 
 @asynccontextmanager

@@ -13,7 +13,10 @@ def resolve_task_files(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
     leads out of the workspace or into another file, or a file does not exist or is not regular."""
     names = set(files)
     for name in files:
-        _check_name(name)
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise TaskError(
+                f"the task file {name!r} must be named by a plain relative path: no '..', no slash at either end"
+            )
         for above in list(PurePosixPath(name).parents)[:-1]:
             if str(above) in names:
                 raise TaskError(f"the task file {name!r} would lie in the task file {str(above)!r}: rename one of them")
@@ -26,14 +29,6 @@ def link_task_files(files: Mapping[str, Path], folder: Path) -> None:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)
-
-
-def _check_name(name: str) -> None:
-    parts = name.split("/")
-    if "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise TaskError(
-            f"the task file {name!r} must be named by a plain relative path: no '..', no slash at either end"
-        )
 
 
 def _regular(name: str, file: Path) -> Path:

@@ -33,8 +33,7 @@ class EvaluationSchedule:
         self._folder = folder
         self._listener = listener
         self._tracking = tracking
-        recorded = [event.body for event in folder.store.events("evaluation")]
-        self._counted = {(event_part(body), body["iteration"]) for body in recorded}
+        self._counted = {(event_part(one.body), one.body["iteration"]) for one in folder.store.events("evaluation")}
 
     def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
         """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.

@@ -247,11 +247,10 @@ class Run:
 
 def _bound_counterfactuals(session: Session) -> CounterfactualBound:
     """Upper bound of what counterfactual rollouts add to every iteration."""
-    config, turns = session.config, session.workflow.max_turns
+    config = session.config
     max_tokens = {agent: sampling.max_tokens for agent, sampling in session.team.sampling.items()}
-    return bound_counterfactuals(
-        config.credit.counterfactual, turns, max_tokens, config.train.prompts * config.train.samples
-    )
+    trajectories = config.train.prompts * config.train.samples
+    return bound_counterfactuals(config.credit.counterfactual, session.workflow.max_turns, max_tokens, trajectories)
 
 
 def _warn_of_overlap(session: Session) -> None:

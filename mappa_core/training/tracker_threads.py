@@ -136,9 +136,8 @@ class _TrackerThread:
     def _call(self, call: str, what: tuple[Any, ...]) -> bool:
         """Call a method of the tracker; return whether it succeeded. No exception gets past this point."""
         try:
-            copies = (
-                from_json(type(one), to_json(one)) if isinstance(one, _RECORDS) else one for one in what
-            )  # redacted
+            # The codec redacts.
+            copies = (from_json(type(one), to_json(one)) if isinstance(one, _RECORDS) else one for one in what)
             getattr(self._tracker, call)(*copies)
         # Also SystemExit and KeyboardInterrupt: the thread belongs to the tracker alone.
         except BaseException as error:  # noqa: BLE001
