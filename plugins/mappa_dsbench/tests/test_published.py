@@ -414,6 +414,23 @@ def test_a_test_table_without_ids_is_numbered(tmp_path):
         join_ids(files, tmp_path)
 
 
+def test_a_long_cell_is_copied(tmp_path):
+    task = find_published("demand-forecasting-kernels-only")
+    tables = write_task(tmp_path, task)
+    write(tables / "test.csv", ["date", "text"], [["2017-01-01", "x" * 200_000] for _ in range(10)])
+    assert len(rows_of(join_ids(usable(tmp_path, task), tmp_path).test)[1][2]) == 200_000
+
+
+def test_a_row_of_too_few_cells_is_named_and_leaves_no_copy(tmp_path):
+    task = find_published("demand-forecasting-kernels-only")
+    tables = write_task(tmp_path, task)
+    rows = [[f"2017-01-{row + 1:02}", "a"] for row in range(10)]
+    write(tables / "test.csv", ["date", "store"], [*rows[:4], ["2017-01-05"], *rows[5:]])
+    with pytest.raises(TaskError, match=r"test.csv:6: 1 cells, but the header has 2"):
+        join_ids(usable(tmp_path, task), tmp_path)
+    assert not (tmp_path / "test.csv").exists()
+
+
 def test_an_empty_answer_does_not_shift_the_others(tmp_path):
     task = find_published("demand-forecasting-kernels-only")
     write_task(tmp_path, task)

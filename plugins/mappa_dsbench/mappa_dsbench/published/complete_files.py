@@ -14,6 +14,9 @@ from mappa_dsbench.problem import Problem
 from mappa_dsbench.published.check_files import TaskFiles
 from mappa_dsbench.task_prompt import constant_guess
 
+MAX_CELL_CHARACTERS = 1 << 30
+"""Limit of a cell; csv's own is 131,072, and published texts are longer."""
+
 
 def join_ids(files: TaskFiles, folder: Path) -> TaskFiles:
     """Return the files with ids in both the test table and the answers.
@@ -23,7 +26,7 @@ def join_ids(files: TaskFiles, folder: Path) -> TaskFiles:
     order, as published.
 
     Raises:
-        TaskError: a copy cannot be written, or a table has another number of rows than was counted.
+        TaskError: a table cannot be read or a copy written, or a table has another number of rows than was counted.
     """
     if files.ids == "joined":
         return files
@@ -39,7 +42,7 @@ def add_sample(files: TaskFiles, problem: Problem, folder: Path) -> TaskFiles:
     """Return the files with a sample submission; where there is none, it is made from the ids of the test table.
 
     Raises:
-        TaskError: it cannot be written.
+        TaskError: it cannot be written, or the test table not read.
     """
     if files.sample is not None:
         return files
@@ -57,21 +60,22 @@ def add_sample(files: TaskFiles, problem: Problem, folder: Path) -> TaskFiles:
 
 def _copy_with_ids(source: Path, target: Path, id_column: str, ids: Iterable[object], expected: int) -> None:
     """Copy a table with `ids` as the first column, replacing an existing id column."""
+    rows = _read_rows(source)
+    header = next(rows)
+    kept = [place for place, name in enumerate(header) if name.strip() != id_column]
+    written = 0
     try:
-        with (
-            source.open(encoding="utf-8-sig", newline="") as read,
-            target.open("x", encoding="utf-8", newline="") as write,
-        ):
-            rows, out = csv.reader(read), csv.writer(write, lineterminator="\n")
-            header = next(rows)
-            kept = [place for place, name in enumerate(header) if name.strip() != id_column]
+        with target.open("x", encoding="utf-8", newline="") as file:
+            out = csv.writer(file, lineterminator="\n")
             out.writerow((id_column, *(header[place] for place in kept)))
-            written = 0
-            for identifier, row in zip(ids, (row for row in rows if row), strict=False):
+            for identifier, row in zip(ids, rows, strict=False):
                 out.writerow((identifier, *(row[place] for place in kept)))
                 written += 1
     except OSError as error:
         raise TaskError(f"{target} cannot be written: {error}") from error
+    except TaskError:
+        target.unlink()
+        raise
     if written != expected:
         target.unlink()
         # A row of one empty cell is an empty line: if it were skipped, all answers after it would be shifted.
@@ -79,7 +83,23 @@ def _copy_with_ids(source: Path, target: Path, id_column: str, ids: Iterable[obj
 
 
 def _read_ids(test: Path, id_column: str) -> Iterator[str]:
-    with test.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file)
-        place = [name.strip() for name in next(rows)].index(id_column)
-        yield from (row[place] for row in rows if row)
+    rows = _read_rows(test)
+    place = [name.strip() for name in next(rows)].index(id_column)
+    return (row[place] for row in rows)
+
+
+def _read_rows(source: Path) -> Iterator[list[str]]:
+    """Yield the rows of a table, its header first, without empty lines. TaskError: it cannot be read, or a row has
+    another number of cells than the header."""
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
+    try:
+        with source.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            header = next(rows)
+            yield header
+            for row in filter(None, rows):
+                if len(row) != len(header):
+                    raise TaskError(f"{source}:{rows.line_num}: {len(row)} cells, but the header has {len(header)}")
+                yield row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise TaskError(f"{source} is no table of UTF-8 text with commas: {error}") from error
