@@ -88,6 +88,7 @@ class Conversation(Workflow):
         first = await stage.act("solver", [Message(role="user", content="?")], tools=("calculator",))
         told = [Message(role="tool", content=result.stdout + result.stderr) for result in first.results]
         await stage.act("solver", [*first.messages, first.reply, *told, Message(role="user", content="so?")])
+        stage.record(correct=0.0)
 
 
 class Reader(Coach):

@@ -244,7 +244,7 @@ def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):
         "all", "classification", "regression",
     ]  # fmt: skip
     # What these agents do never changes, which four clusters do not prove of others.
-    assert lines[start + 1].endswith("+0.0 % [-25.0, +25.0]")
+    assert lines[start + 1].endswith("+0.0 % [-40.0, +40.0]")
 
 
 def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys):
