@@ -25,7 +25,7 @@ import click
 from arms import table
 from claims import Claim, report
 from reading_model import QUICK_STEPS, SHIPPED, STEPS, TEMPLATE, make_reading_model, measure_reading
-from study import Asked, Study, Words, study_options
+from study import UNGUARDED, Asked, Study, Words, study_options
 
 SHORT = ("train.iterations=16", "eval.problems=96")
 HARD = ("tasks.options.mix=scale", "tasks.options.steps=[3]", "train.learning_rate=2.5e-4")
@@ -44,7 +44,7 @@ CLAIMS = (
 def arms(model: Path, starts: Sequence[str], *shared: str) -> dict[str, Words]:
     """Both ways to learn, from the shipped model and from the one in the folder `model`, which reads; all with the
     settings `shared`."""
-    models: dict[str, Words] = {"reads": (f"policies.default.model={model}",), "shipped": ()}
+    models: dict[str, Words] = {"reads": (f"policies.default.model={model}",), "shipped": (UNGUARDED,)}
     ways: dict[str, Words] = {"process": (), "process + distill": DISTILL}
     return {
         f"{start}, {way}": (*HARD, *shared, *models[start], *words) for start in starts for way, words in ways.items()
