@@ -414,11 +414,15 @@ def test_a_test_table_without_ids_is_numbered(tmp_path):
         join_ids(files, tmp_path)
 
 
-def test_a_long_cell_is_copied(tmp_path):
+def test_a_cell_that_is_too_long_is_said_and_leaves_no_copy(tmp_path):
     task = find_published("demand-forecasting-kernels-only")
     tables = write_task(tmp_path, task)
     write(tables / "test.csv", ["date", "text"], [["2017-01-01", "x" * 200_000] for _ in range(10)])
-    assert len(rows_of(join_ids(usable(tmp_path, task), tmp_path).test)[1][2]) == 200_000
+    with pytest.raises(
+        TaskError, match=r"test.csv cannot be copied with ids: field larger than field limit \(131072\)"
+    ):
+        join_ids(usable(tmp_path, task), tmp_path)
+    assert not (tmp_path / "test.csv").exists()
 
 
 def test_a_row_of_too_few_cells_is_named_and_leaves_no_copy(tmp_path):

@@ -14,9 +14,6 @@ from mappa_dsbench.problem import Problem
 from mappa_dsbench.published.check_files import TaskFiles
 from mappa_dsbench.task_prompt import constant_guess
 
-MAX_CELL_CHARACTERS = 1 << 30
-"""Limit of a cell; csv's own is 131,072, and published texts are longer."""
-
 
 def join_ids(files: TaskFiles, folder: Path) -> TaskFiles:
     """Return the files with ids in both the test table and the answers.
@@ -91,7 +88,6 @@ def _read_ids(test: Path, id_column: str) -> Iterator[str]:
 def _read_rows(source: Path) -> Iterator[list[str]]:
     """Yield the rows of a table, its header first, without empty lines. TaskError: it cannot be read, or a row has
     another number of cells than the header."""
-    csv.field_size_limit(MAX_CELL_CHARACTERS)
     try:
         with source.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file)
@@ -102,4 +98,4 @@ def _read_rows(source: Path) -> Iterator[list[str]]:
                     raise TaskError(f"{source}:{rows.line_num}: {len(row)} cells, but the header has {len(header)}")
                 yield row
     except (csv.Error, UnicodeDecodeError) as error:
-        raise TaskError(f"{source} is no table of UTF-8 text with commas: {error}") from error
+        raise TaskError(f"{source} cannot be copied with ids: {error}") from error
