@@ -8,7 +8,11 @@ from kit import MARK
 
 LIVES = 20_000
 for _ in range(4):
-    if os.fork() == 0:
+    try:
+        child = os.fork()
+    except BlockingIOError:  # where the machine is busy, those before it fill the limit of processes
+        break
+    if child == 0:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         for _ in range(LIVES):
