@@ -69,6 +69,6 @@ class Ledger:
 
 
 def check_cap() -> None:
-    """Check the cap of the ledger that the work under way is `enforce_cap`, if any. Raises CallError like `check`."""
+    """Check the cap that work under way is held to (`Ledger.enforce_cap`), if any. Raises CallError like `check`."""
     if (ledger := _enforced.get()) is not None:
         ledger.check()
