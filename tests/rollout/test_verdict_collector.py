@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from mappa_core.errors import ConfigError
+from mappa_core.errors import CoachError, ConfigError
 from mappa_core.protocols import Coach, Workflow
 from mappa_core.records import Message, Role, Task, Usage, Verdict
 from mappa_core.rollout.replay import Replay
@@ -86,6 +87,26 @@ async def test_a_trajectory_without_an_outcome_is_not_judged_in_hindsight():
     looking_back = Reviewer()
     trajectory = await play(Two(raises=True), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=looking_back)
     assert looking_back.groups == [] and {phase for _, phase, _ in phases(trajectory)} == {"live"}
+
+
+class Broken(Reviewer):
+    """Raises what it is given."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._error = error
+
+    async def review(self, scenes):
+        raise self._error
+
+
+@pytest.mark.parametrize(("error", "logged"), [(KeyError("points"), 1), (CoachError("no key"), 0)])
+async def test_a_bug_of_a_coach_is_a_failed_verdict_and_a_traceback_in_the_log(error, logged):
+    with capture_logs() as log:
+        trajectory = await play(Two(), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=Broken(error))
+    assert {one.error for one in trajectory.verdicts if one.phase == "after"} == {f"{type(error).__name__}: {error}"}
+    assert [(one["event"], one["coach"]) for one in log] == [("coach.raised", "hindsight")] * logged
+    assert all("in review" in one["exception"] and "KeyError" in one["exception"] for one in log)
 
 
 async def test_feedback_from_a_coach_that_speaks_only_at_the_end_is_refused_and_not_waited_for():

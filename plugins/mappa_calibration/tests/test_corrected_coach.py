@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from mappa_calibration.actions import REFERENCE
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
@@ -153,7 +154,9 @@ async def test_a_second_coach_sees_what_the_first_one_sees(scene):
 
 
 async def test_a_second_judgement_that_fails_leaves_the_first(scene):
-    verdict = await BiasCorrectedCoach(Fond(fails=True), OPTIONS).score(scene())
+    with capture_logs() as log:
+        verdict = await BiasCorrectedCoach(Fond(fails=True), OPTIONS).score(scene())
+    assert [(one["event"], one["coach"]) for one in log] == [("coach.raised", REFERENCE)]
     assert verdict.score == 7 and verdict.members[0].error == "RuntimeError: no key"
 
 

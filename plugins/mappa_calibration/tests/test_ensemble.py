@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mappa_calibration.ensemble import Ensemble, Member, build_ensemble, combine_scores
 from mappa_calibration.ensemble_options import CombineMethod, EnsembleOptions
@@ -150,7 +151,11 @@ async def test_members_that_fail_or_abstain_or_raise_are_left_out_and_seen() -> 
     given = members(
         Verdict.failed("timeout"), Verdict.scored(6, "fine"), Verdict.abstained("blocked"), RuntimeError("bug")
     )
-    verdict = await Ensemble(given, combine="mean").score(scene())
+    with capture_logs() as log:
+        verdict = await Ensemble(given, combine="mean").score(scene())
+    assert [(one["event"], one["coach"]) for one in log] == [("coach.raised", "d")] and "in score" in log[0][
+        "exception"
+    ]
     assert verdict.score == 6.0
     assert verdict.reasoning.splitlines()[0] == "mean of a failed, b 6, c abstained, d failed"
     assert [one.status for one in verdict.members] == ["failed", "scored", "abstained", "failed"]
