@@ -46,10 +46,9 @@ def drop_removed(settings: SettingsNode) -> SettingsNode:
     """Leave the settings that are gone out of a stored config; one warning lists them all."""
     found = [key for key in REMOVED_SETTINGS if settings.at(key) is not None]
     for section, _, name in (key.partition(".") for key in found):
-        kept = {one: child for one, child in settings.fields[section].fields.items() if one != name}
-        settings = replace(
-            settings, content={**settings.fields, section: replace(settings.fields[section], content=kept)}
-        )
+        own = settings.fields[section]
+        kept = {one: child for one, child in own.fields.items() if one != name}
+        settings = replace(settings, content={**settings.fields, section: replace(own, content=kept)})
     if found:
         text = "is read without settings that are gone, and goes on without them when it is resumed"
         warnings.warn(f"the run {text}: {', '.join(found)}: {REMOVED_SETTINGS[found[0]]}", RenamedSettingWarning, 4)

@@ -73,12 +73,10 @@ class VerdictCollector:
         if all(_is_settled(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
         show = partial(with_truth, workflow=team.workflow, bench=self._bench)
-        verdicts = await judge.judge(
-            scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show
-        )
+        asked = await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
         return [
             before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
-            for before, verdict in zip(given, verdicts, strict=True)
+            for before, verdict in zip(given, asked, strict=True)
         ]
 
     def _record(self, verdict: Verdict, phase: Phase, number: int) -> Verdict:

@@ -272,15 +272,11 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
         "credit.counterfactual.agents": config.credit.counterfactual.agents,
         "credit.counterfactual.default_actions": config.credit.counterfactual.default_actions,
     }
-    for key, names in named.items():
-        for name in names:
-            if name not in agents:
-                close = difflib.get_close_matches(name, agents, n=1)
-                hint = f" Did you mean {close[0]}?" if close else ""
-                raise ConfigError(
-                    f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, "
-                    f"which has {', '.join(agents)}.{hint}"
-                )
+    for key, name in ((key, name) for key, names in named.items() for name in names if name not in agents):
+        close = difflib.get_close_matches(name, agents, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        known = f"the workflow {config.workflow.use}, which has {', '.join(agents)}"
+        raise ConfigError(f"{key}: {name!r} is no agent of {known}.{hint}")
 
 
 def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
@@ -292,19 +288,26 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
     return workflow.with_prompts(prompts) if prompts else workflow
 
 
-def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:
+def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded: Iterable[str]) -> Iterator[str]:
     """Describe settings that do otherwise than they seem: those of the user, beyond the recipe's, that no agent follows
-    because each has one of its own; advantages normalised by a policy that agents share; shapers before `outcome`."""
-    shared = [one for one, count in Counter(assign_policies(composed.config, agents).values()).items() if count > 1]
+    because each has one of its own; policies that nothing uses, neither an agent nor one that is `loaded`; advantages
+    normalised by a policy that agents share; shapers before one that replaces every reward."""
+    policy_of, optimizer = assign_policies(composed.config, agents), composed.config.prompts
+    used = {"default", *policy_of.values(), *loaded, *([optimizer.policy] if optimizer else [])}
+    for unused in sorted(composed.config.policies.keys() - used):
+        yield f"policies.{unused} has no effect: agents play by {', '.join(dict.fromkeys(policy_of.values()))}"
+    shared = [one for one, count in Counter(policy_of.values()).items() if count > 1]
     if shared and getattr(composed.config.estimator.options, "normalize", None) == "policy":
         yield (
             f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
             "of them moves the advantages of the others; normalize=agent keeps them apart"
         )
-    shapers = [one.use for one in composed.config.shapers]
-    if before := shapers[: shapers.index("outcome")] if "outcome" in shapers else []:
-        known = ", ".join(before)
-        yield f"shapers: outcome replaces every reward, so that {known} before it has no effect; put it behind outcome"
+    before = list[str]()
+    for one in composed.config.shapers:
+        if before and (one.use == "outcome" or (one.use == "difference" and one.options.process_weight == 0)):
+            what = f"{', '.join(before)} before it"
+            yield f"shapers: {one.use} replaces every reward, so that {what} has no effect; put it behind {one.use}"
+        before.append(str(one.use))
     for place, _, choice in iter_choices(composed.config):
         if getattr(choice.options, "batch_api", None) is not None:
             yield f"{place}.options.batch_api: each of {composed.config.train.iterations} iterations waits for batches"

@@ -28,12 +28,9 @@ def build_experience_builder(config: RunConfig, registry: Registry, workflow: Wo
 
 def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
     """Build the run's estimator, with the estimators of single agents combined into it."""
-    default = registry.build("estimators", config.estimator.use, config.estimator.options)
-    by_agent = {
-        agent: registry.build("estimators", chosen.use, chosen.options)
-        for agent, chosen in config.estimator.by_agent.items()
-    }
-    return combine_estimators(default, by_agent)
+    chosen = config.estimator
+    own = {agent: registry.build("estimators", one.use, one.options) for agent, one in chosen.by_agent.items()}
+    return combine_estimators(registry.build("estimators", chosen.use, chosen.options), own)
 
 
 def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[str, str]:

@@ -146,7 +146,8 @@ class Run:
     async def _attempt(self, listener: Listener, clock: Stopwatch) -> TrainResult:
         async with AsyncExitStack() as opened:
             session = await opened.enter_async_context(self._session())
-            for warning in overridden_settings(self.composed, tuple(session.workflow.agents)):
+            loaded = [spec.name for spec in session.policies]
+            for warning in overridden_settings(self.composed, tuple(session.workflow.agents), loaded):
                 log.warning(warning)
             _warn_of_overlap(session)
             with self._open_folder() as folder:
@@ -173,9 +174,7 @@ class Run:
                     status = "stopped"
                     raise
                 except RunError as error:
-                    raise RunError(
-                        f"{error}\nWhat was recorded before is there: go on by --resume {folder.path}"
-                    ) from error
+                    raise RunError(f"{error}\nWhat was recorded is there: go on by --resume {folder.path}") from error
                 finally:
                     # Close the session before reading the clock: CPU time of children counts only once they have ended.
                     await opened.aclose()

@@ -242,19 +242,36 @@ def test_a_checkpoint_of_0_1_0_gives_a_coach_its_own_state_back():
 def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, normalize, policies, warned):
     shared = "agents={doubler: {policy: one}, checker: {policy: one}}" if policies == 1 else "agents={}"
     options = f"estimator={{use: reinforce_plus_plus, options: {{normalize: {normalize}}}}}"
-    said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker")))
+    said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker"), ()))
     assert [one.partition(":")[0] for one in said] == ["estimator.options.normalize=policy"] * warned
 
 
 @pytest.mark.parametrize(
     ("shapers", "warned"),
-    [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False)],
-)
+    [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False),
+     ("scale, truncation_filter, difference", True), ("difference", False)],
+)  # fmt: skip
 def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned):
     listed = ", ".join(f"{{use: {use}}}" for use in shapers.split(", "))
-    said = list(overridden_settings(start(f"shapers=[{listed}]").composed, ("doubler", "checker")))
-    expected = "shapers: outcome replaces every reward, so that scale, truncation_filter before it has no effect"
+    credit = "credit.counterfactual.use=resample"
+    said = list(overridden_settings(start(f"shapers=[{listed}]", credit).composed, ("doubler", "checker"), ()))
+    last, before = shapers.split(", ")[-1], "scale, truncation_filter before it has no effect"
+    expected = f"shapers: {last} replaces every reward, so that {before}"
     assert [one.partition(";")[0] for one in said] == [expected] * warned
+
+
+def test_difference_beside_the_actions_own_reward_replaces_none(start):
+    own = "shapers=[{use: scale}, {use: difference, options: {process_weight: 1}}]"
+    composed = start(own, "credit.counterfactual.use=resample").composed
+    assert list(overridden_settings(composed, ("doubler", "checker"), ())) == []
+
+
+@pytest.mark.parametrize(
+    ("loaded", "warned"), [((), ["policies.doubler_2 has no effect: agents play by one, checker"]), (["doubler_2"], [])]
+)
+def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned):
+    run = start("agents.doubler.policy=one", "policies.one.model=fake", "policies.doubler_2.model=fake")
+    assert list(overridden_settings(run.composed, ("doubler", "checker"), loaded)) == warned
 
 
 def test_by_default_agents_of_a_shared_policy_are_normalised_apart(start):

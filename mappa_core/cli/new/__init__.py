@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,13 +76,12 @@ def write_package(kind: str, name: str, parent: Path, registry: Registry) -> Pat
 
 def _check_name(kind: str, name: str, registry: Registry) -> None:
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} is no name for a package: lower-case letters, digits and single dashes, as in my-team"
-        )
+        raise ConfigError(f"{name!r} is no name for a package: lower-case letters, digits and single dashes (my-team)")
     if name in (*command_names(), CORE):
-        raise ConfigError(
-            f"`mappa {name}` is a command of core, so the commands of a plugin {name!r} could not be reached"
-        )
+        raise ConfigError(f"`mappa {name}` is a command of core: commands of a plugin {name!r} could not be reached")
+    modules = [compile(text, path, "exec") for path, text in _files(kind, "a-new-name") if path.suffix == ".py"]
+    if hasattr(builtins, title := _class_name(name)) or any(title in module.co_names for module in modules):
+        raise ConfigError(f"the class of {name!r} would be {title}, a name that is taken; choose another name")
     if name in registry.plugins or name in registry.broken:
         raise ConfigError(f"a plugin {name!r} is installed already; choose another name")
     offered: tuple[OfferKind, ...] = (PACKAGE_KINDS[kind].offer, "coaches", "tasks", "policies")
@@ -105,6 +105,10 @@ def _files(kind: str, name: str) -> Iterator[tuple[Path, str]]:
             yield Path(folder, *rest), environment.get_template(template).render(values)
 
 
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
 def _values(kind: str, name: str) -> dict[str, Any]:
     package_kind, snake = PACKAGE_KINDS[kind], name.replace("-", "_")
     parts, (major, minor) = ("mappa-core", *package_kind.parts), version("mappa-core").split(".")[:2]
@@ -113,7 +117,7 @@ def _values(kind: str, name: str) -> dict[str, Any]:
         "noun": KIND_NAMES[package_kind.offer],
         "name": name,
         "snake": snake,
-        "title": "".join(word.capitalize() for word in name.split("-")),
+        "title": _class_name(name),
         "distribution": f"mappa-{name}",
         "package": f"mappa_{snake}",
         "description": package_kind.description,

@@ -114,7 +114,7 @@ async def plan_run(
     memory = await _plan_engine(config, registry, (*played, *teachers), machines, learning=bool(trained))
     checkpoints = plan_checkpoints(config, memory)
     no_space = () if checkpoints is None or machines else checkpoints.problems
-    others = (*overridden_settings(composed, tuple(roles)), *no_space, *map(_TEACHES.format, teachers))
+    others = (*overridden_settings(composed, tuple(roles), teachers), *no_space, *map(_TEACHES.format, teachers))
     return RunPlan(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
