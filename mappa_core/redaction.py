@@ -5,6 +5,7 @@ import json
 import os
 import re
 import traceback
+from pathlib import Path
 from urllib.parse import quote
 
 UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
@@ -40,3 +41,11 @@ def clean(text: str) -> str:
 def format_error(error: BaseException) -> str:
     """Return a short traceback, redacted: of the last five calls, without the values of their variables."""
     return redact("".join(traceback.format_exception(error, limit=-5))[-4000:].rstrip())
+
+
+def describe_error(error: BaseException, *expected: type[BaseException]) -> str:
+    """Return type and message, redacted, and the last three lines of code that it was raised through, unless its type
+    is `expected`: `KeyError: 'points' (my_coach.py:41, parse.py:12)`. The catching function is not one of them."""
+    frames = [] if isinstance(error, expected) else traceback.extract_tb(error.__traceback__)[1:][-3:]
+    where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return redact(f"{type(error).__name__}: {error}" + (f" ({where})" if where else ""))

@@ -9,21 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import structlog
-
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.errors import MappaError
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
-from mappa_core.redaction import format_error
+from mappa_core.redaction import describe_error
 from mappa_core.rollout.replay import ActionRequest
 from mappa_core.store.codec import check_record
 from mappa_core.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.tools.scratch import ScratchRunner
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,9 +54,7 @@ class NamedCoach:
         except TimeoutError:
             given = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
         except Exception as error:  # noqa: BLE001 - the boundary of coaches
-            if not isinstance(error, MappaError):
-                log.error("coach.raised", coach=self.name, exception=format_error(error))
-            given = [Verdict.failed(f"{type(error).__name__}: {error}")] * len(scenes)
+            given = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
         for verdict in given:
             if not verdict.replayed:
                 ledger.add(verdict.usage)

@@ -13,15 +13,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-import structlog
-
 from mappa_core.errors import ToolError
 from mappa_core.protocols import Sandboxed, Tool, Workspace
 from mappa_core.records import ToolCall, ToolLimits, ToolResult
-from mappa_core.redaction import format_error, redact
+from mappa_core.redaction import describe_error
 from mappa_core.tools.truncate import cut_middle
-
-log = structlog.get_logger()
 
 GRACE_S = 60.0  # Beyond the limit of wall time: a tool that keeps it is never cut off.
 
@@ -47,8 +43,7 @@ async def run_call(
     except Exception as error:  # the boundary of tools
         if deadline.expired():
             raise ToolError(f"the tool {call.name!r} gave no result within {wait_s:g} s (limits.wall_s)") from error
-        log.error("tool.raised", tool=call.name, exception=format_error(error))
-        raise ToolError(redact(f"the tool {call.name!r} raised {type(error).__name__}: {error}")) from error
+        raise ToolError(f"the tool {call.name!r} raised {describe_error(error)}") from error
 
 
 def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -1,7 +1,6 @@
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolCall, ToolLimits, ToolResult, ToolSpec
@@ -139,10 +138,8 @@ async def test_a_schema_is_read_by_the_draft_that_it_names(tmp_path):
 
 
 async def test_what_a_tool_raises_is_nobodys_fault(tmp_path):
-    with capture_logs() as log, pytest.raises(ToolError, match="the tool 'odd' raised KeyError: 'oh'") as caught:
+    with pytest.raises(ToolError, match=r"the tool 'odd' raised KeyError: 'oh' \(test_run_call\.py:\d+\)$") as caught:
         await run(tmp_path, "odd", how="raise")
-    assert [(one["event"], one["tool"]) for one in log] == [("tool.raised", "odd")]
-    assert "in call" in log[0]["exception"]
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(ToolError, match=r"^the machine is gone$"):
         await run(tmp_path, "odd", how="fault")

@@ -8,17 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from mappa_calibration.actions import REFERENCE, collect_actions, sampled_tokens
 from mappa_calibration.bias_model import BiasModel
 from mappa_calibration.blind import blind
 from mappa_calibration.options import BiasOptions
 from mappa_core import MAX_SCORE, Coach, DelegatingCoach, MappaError, Scene, Trajectory, Verdict
-from mappa_core.redaction import format_error
+from mappa_core.redaction import describe_error
 from mappa_core.runs import DriftReport, Phase
-
-log = structlog.get_logger()
 
 
 class BiasCorrectedCoach(DelegatingCoach):
@@ -71,9 +67,7 @@ class BiasCorrectedCoach(DelegatingCoach):
             if len(given) != len(scenes):
                 raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
         except Exception as error:  # noqa: BLE001 - the boundary of coaches
-            if not isinstance(error, MappaError):
-                log.error("coach.raised", coach=REFERENCE, exception=format_error(error))
-            given = [Verdict.failed(f"{type(error).__name__}: {error}")] * len(scenes)
+            given = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
         return [replace(verdict, coach=REFERENCE) for verdict in given]
 
     def _correct(self, scene: Scene, verdict: Verdict) -> Verdict:

@@ -10,16 +10,12 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-import structlog
-
 from mappa_calibration.ensemble_options import EnsembleOptions
 from mappa_calibration.label_calibration import Calibration
 from mappa_calibration.outcome_agreement import OutcomeAgreement
 from mappa_core import Coach, DelegatingCoach, MappaError, Scene, Trajectory, Use, Verdict
-from mappa_core.redaction import format_error
+from mappa_core.redaction import describe_error
 from mappa_core.runs import DriftReport
-
-log = structlog.get_logger()
 
 _AGREEMENT = "agreement"
 
@@ -65,9 +61,7 @@ class Member:
             if len(verdicts) != count:
                 raise TypeError(f"the coach gave {len(verdicts)} verdicts on {count} actions")
         except Exception as error:  # noqa: BLE001 - the boundary of members
-            if not isinstance(error, MappaError):
-                log.error("coach.raised", coach=self.name, exception=format_error(error))
-            verdicts = [Verdict.failed(f"{type(error).__name__}: {error}")] * count
+            verdicts = [Verdict.failed(describe_error(error, MappaError, OSError))] * count
         return [replace(verdict, coach=self.name) for verdict in verdicts]
 
 

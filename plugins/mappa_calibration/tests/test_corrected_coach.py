@@ -5,7 +5,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from structlog.testing import capture_logs
 
 from mappa_calibration.actions import REFERENCE
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
@@ -154,10 +153,8 @@ async def test_a_second_coach_sees_what_the_first_one_sees(scene):
 
 
 async def test_a_second_judgement_that_fails_leaves_the_first(scene):
-    with capture_logs() as log:
-        verdict = await BiasCorrectedCoach(Fond(fails=True), OPTIONS).score(scene())
-    assert [(one["event"], one["coach"]) for one in log] == [("coach.raised", REFERENCE)]
-    assert verdict.score == 7 and verdict.members[0].error == "RuntimeError: no key"
+    verdict = await BiasCorrectedCoach(Fond(fails=True), OPTIONS).score(scene())
+    assert verdict.score == 7 and verdict.members[0].error.startswith("RuntimeError: no key (")
 
 
 async def test_a_preference_for_an_agent_is_shown_and_taken_off(learned, scene):
@@ -247,7 +244,7 @@ async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_i
 
     ill = BiasCorrectedCoach(Fond(), options, second)
     (note,) = ill.learn([await scored(ill, number) for number in range(3)]).notes
-    assert note.endswith("no second judgement has given a score so far, most often failed: RuntimeError: no key.")
+    assert "no second judgement has given a score so far, most often failed: RuntimeError: no key (" in note
     well = BiasCorrectedCoach(Fond(), options, Fond())
     assert well.learn([await scored(well, 0)]).notes == ()
     well._second = second

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from mappa_calibration.ensemble import Ensemble, Member, build_ensemble, combine_scores
 from mappa_calibration.ensemble_options import CombineMethod, EnsembleOptions
@@ -151,15 +150,11 @@ async def test_members_that_fail_or_abstain_or_raise_are_left_out_and_seen() -> 
     given = members(
         Verdict.failed("timeout"), Verdict.scored(6, "fine"), Verdict.abstained("blocked"), RuntimeError("bug")
     )
-    with capture_logs() as log:
-        verdict = await Ensemble(given, combine="mean").score(scene())
-    assert [(one["event"], one["coach"]) for one in log] == [("coach.raised", "d")] and "in score" in log[0][
-        "exception"
-    ]
+    verdict = await Ensemble(given, combine="mean").score(scene())
     assert verdict.score == 6.0
     assert verdict.reasoning.splitlines()[0] == "mean of a failed, b 6, c abstained, d failed"
     assert [one.status for one in verdict.members] == ["failed", "scored", "abstained", "failed"]
-    assert verdict.members[3].error == "RuntimeError: bug"
+    assert verdict.members[3].error.startswith("RuntimeError: bug (")
 
 
 async def test_the_weights_of_missing_members_are_left_out_too() -> None:
@@ -334,7 +329,7 @@ async def test_a_member_that_raises_or_miscounts_in_a_review_fails_alone() -> No
     verdicts = await Ensemble(given, combine="mean").review([scene(0), scene(1)])
     assert [verdict.score for verdict in verdicts] == [6.0, 4.0]
     assert verdicts[0].members[1].error == "TypeError: the coach gave 1 verdicts on 2 actions"
-    assert verdicts[0].members[2].error == "RuntimeError: bug"
+    assert verdicts[0].members[2].error.startswith("RuntimeError: bug (")
 
 
 async def test_what_a_run_tells_an_ensemble_all_its_coaches_hear() -> None:
