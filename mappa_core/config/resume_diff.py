@@ -41,9 +41,7 @@ def diff_configs(old: ComposedConfig, new: ComposedConfig) -> tuple[Change, ...]
     """List all values that differ, in the order of the config."""
     before, after = dict(iter_leaves(old.settings)), dict(iter_leaves(new.settings))
     pairs = ((key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after)))
-    changes = (
-        Change(key, _value(was), _value(now), origin=now.origin if now else "no longer set") for key, was, now in pairs
-    )
+    changes = (Change(key, _value(old), _value(new), new.origin if new else "no longer set") for key, old, new in pairs)
     return tuple(change for change in changes if change.old != change.new)
 
 

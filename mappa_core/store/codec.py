@@ -1,14 +1,15 @@
 """Lossless codec between records and JSON; large values are stored as blobs under their content hash.
 
 `to_json` gives one self-contained text, for people and exports. `pack` gives a short text in which arrays and long
-strings are addresses of blobs, so that a prompt shared by many actions is stored once.
+strings are addresses of blobs, so that a prompt shared by many actions is stored once, and of a conversation, each
+prompt of which begins with the one before, what is new in each.
 
 JSON has no typed number arrays, no NaN and no unpaired surrogates, but programs and models produce them. Each becomes a
 string that starts with `@`, and a string that itself starts with `@` gets a second one:
 
     @float:nan            a float that JSON lacks (nan, inf, -inf)
     @<i4=AAECAw==         an array of numpy's type `<i4`, shape (n,), in base64
-    @<i4#5f1c…            the same as the address of a blob
+    @<i4#5f1c…,77e0…      the same as the addresses of blobs, each a part of it
     @str=7aCA             a string that UTF-8 lacks, in base64
     @str#9b20…            a long string as the address of a blob
 """
@@ -38,6 +39,8 @@ FetchBlob = Callable[[str], bytes]
 INLINE_TEXT = 256
 INLINE_ARRAY = 1024
 """Size up to which a string (characters) or an array (bytes) stays in the text: a small blob would cost more."""
+ARRAY_PART = 4096
+"""Bytes of an array in one blob."""
 
 
 def content_address(data: bytes) -> str:
@@ -124,9 +127,11 @@ class _Packer:
         kind, data = value.dtype.str, value.tobytes()
         if self.keep is None or len(data) <= INLINE_ARRAY:
             return f"@{kind}={b64encode(data).decode()}"
-        where = content_address(data)
-        self.keep(where, data)
-        return f"@{kind}#{where}"
+        parts = [data[start : start + ARRAY_PART] for start in range(0, len(data), ARRAY_PART)]
+        addresses = [content_address(part) for part in parts]
+        for address, part in zip(addresses, parts, strict=True):
+            self.keep(address, part)
+        return f"@{kind}#{','.join(addresses)}"
 
 
 @cache
@@ -165,7 +170,7 @@ def _unescape_text(value: str, fetch: FetchBlob) -> Any:
     kind, how, body = mark.groups()
     if how == ":":
         return float(body)
-    data = fetch(body) if how == "#" else b64decode(body)
+    data = b"".join(map(fetch, body.split(","))) if how == "#" else b64decode(body)
     return data.decode(errors="surrogatepass") if kind == "str" else np.frombuffer(data, dtype=np.dtype(kind))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mappa_core.errors import ReplayError, RunError
@@ -71,6 +72,21 @@ def test_writing_the_same_again_changes_nothing(
     after = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
     assert after == before
     assert rows(run.path, "SELECT address FROM blobs") == blobs
+
+
+def test_a_long_conversation_is_stored_once(run: RunFolder, task: Task, make_step: Make) -> None:
+    """Each prompt begins with the one before. Whole, 60 of them would take 2.2 MB."""
+    tokens = np.random.default_rng(0).integers(0, 150_000, 60 * 300, dtype=np.int32)
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    steps = [make_step("t0", position) for position in range(60)]
+    for step in steps:
+        prompt = tokens[: 300 * (step.position + 1)]
+        completion = replace(step.completion, prompt_tokens=prompt)
+        run.store.record_step("t0", replace(step, completion=completion))
+    ((size,),) = rows(run.path, "SELECT sum(length(data)) FROM blobs")
+    assert isinstance(size, int) and size < tokens.nbytes + 60 * 4096
+    found = run.store.load_recorded("train", 0)["t0"].trajectory.steps
+    assert all(np.array_equal(one.completion.prompt_tokens, tokens[: 300 * (one.position + 1)]) for one in found)
 
 
 def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
