@@ -78,9 +78,10 @@ def _same_answer(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
         return True
     if _LETTERS.fullmatch(given_words) and _LETTERS.fullmatch(true_words):  # `on` is not `no`, as a product would be
         return False
-    if _RELATION.search(answer) or _RELATION.search(reference):
-        if OR in answer or OR in reference:
-            return _same_parts(_union(answer), _union(reference), algebra)
+    related = _RELATION.search(answer) or _RELATION.search(reference)
+    if (related or r"\cup" in answer + reference) and OR in answer + reference:
+        return _same_parts(_union(answer), _union(reference), algebra)
+    if related:
         return _equal_by_algebra(answer, reference, algebra)
     given, true = _structure(answer), _structure(reference)
     if given is None and true is None:

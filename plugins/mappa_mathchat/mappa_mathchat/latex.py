@@ -19,7 +19,7 @@ _CHARACTERS = str.maketrans(
 )  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
-OR = r"\lor "
+OR = r"\lor"
 """How normalised text spells `or`."""
 _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
@@ -32,6 +32,8 @@ _SPELLINGS = tuple(
         (r"(?<!\\)\\(?:[,;: ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~|\s+", " "),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\[dt]binom", r"\\binom"),
+        (r"^ *([0-9A-Za-z]+ *\\choose *[0-9A-Za-z]+) *$", r"{\1}"),
+        (r"\{ *([0-9A-Za-z]+) *\\choose *([0-9A-Za-z]+) *\}", r"\\binom{\1}{\2}"),
         (r"\\varnothing(?![A-Za-z])|^\\\{ *\\\}$", r"\\emptyset"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit)\{([^{}]*)\}", r"\1"),
         (r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?(i|e|\\pi) ?\}", r" \1 "),
@@ -39,11 +41,15 @@ _SPELLINGS = tuple(
         (r"\\text\{\s*(-?[\d.,/]+)\s*\}", r"\1"),
         (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+)\}", r"\1\\text{ \2}"),
         (r"\\text\{,?\s*and\s*\}|,? and ", ","),
-        (r",? *\\text\{,?\s*or\s*\} *|,? or ", lambda _: OR),
+        (r",? *\\text\{,?\s*or\s*\} *|,? or ", lambda _: f"{OR} "),
         (r"\^\{\\circ\}|\\degree", r"^\\circ"),
         (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
         (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
         (r" {2,}", " "),
+        (
+            r"^(?:\\text\{ *)?[Aa]ll real(?: number)?s(?: *\})?$|(?:^|(?<=\\in)) ?\\mathbb ?\{?R\}?$",
+            r"(-\\infty,\\infty)",
+        ),
         (r"^[A-Za-z] ?\\in ?(?=[(\[]|\\\{)", ""),
         (r"^([0-9A-F]*[0-9][0-9A-F]*)_\{([0-9]+)\}$", r"\1_\2"),
         (rf"^([+-]?{_THOUSANDS})(?=\\(?:pi|sqrt)(?![A-Za-z]))", lambda match: match[1].replace(",", "")),
@@ -90,7 +96,7 @@ _UNIT = re.compile(
     r"(?P<value>.*?[\w)}!])(?P<unit>"
     rf"\s*(?:\\text\{{[^{{}}\d\\]*\}}{_POWER}/?)+"
     rf"|(?:(?<=[0-9)}}!])|\s)(?P<bare>[A-Za-z][A-Za-z. /]+{_POWER})"
-    r"|\s*(?:\^\\circ ?(?:\\text\{ ?[CF] ?\})?|\\?%|\\\$))",
+    r"|\s*(?:\^\\circ ?(?:\\text\{ ?[CF] ?\}|[CF])?|\\?%|\\\$))",
     re.DOTALL,
 )
 
@@ -102,7 +108,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if match is None:
         return text, None
     value = match["value"].strip()
-    words = re.sub(r"\\text\{([^{}]*)\}", r"\1", match["unit"]).strip()
+    words = re.sub(r"\\text\{([^{}]*)\}|(?<=\\circ) ", r"\1", match["unit"]).strip()
     unit = find_unit(words, value, nouns=not match["bare"]) if words else ""
     if unit is None:
         return text, None

@@ -9,7 +9,8 @@ _SPELLINGS = {
     "in": "inch inches", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram gm",
     "kg": "kilogram", "lb": "pound", "oz": "ounce", "ton": "tonne", "ml": "mL milliliter millilitre",
     "l": "L liter litre", "gallon": "gal", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
-    "day": "", "week": "", "month": "", "year": "yr", "degree": r"deg ^\circ", "rad": "radian", "unit": "",
+    "day": "", "week": "", "month": "", "year": "yr year-old years-old", "degree": r"deg ^\circ", "rad": "radian",
+    "unit": "",
     "celsius": r"degree-celsius ^\circC", "fahrenheit": r"degree-fahrenheit ^\circF", "percent": r"\% %",
     "dollar": r"\$ USD", "cent": "", "euro": "", "mi/h": "mph", "km/h": "kmh kph kmph",
 }  # fmt: skip
