@@ -10,7 +10,8 @@ import torch
 from mappa_core.engine import EngineError
 from mappa_core.errors import ConfigError
 from mappa_core.records import Sampling
-from mappa_engine.cluster.samplers.sampling_masks import check_sampling_mask, mask_candidates, read_logprobs
+from mappa_engine.cluster.samplers.sampler import ClusterSampler
+from mappa_engine.cluster.samplers.sampling_masks import check_sampling, mask_candidates, read_logprobs
 from mappa_engine.learning import output_head
 from mappa_engine.learning.batching import BatchLayout, SamplingMask, build_batches
 from mappa_engine.learning.output_head import OutputHead
@@ -129,6 +130,20 @@ def test_a_mask_that_may_be_incomplete_is_an_error():
 @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 257}, {"top_p": 0.9, "top_k": 0, "temperature": 0.1}])
 def test_a_mask_of_any_size_is_refused(cut):
     with pytest.raises(ConfigError, match="top_k from 1 to 256"):
-        check_sampling_mask(Sampling(**cut))
-    check_sampling_mask(Sampling(top_p=0.9, top_k=50))
-    check_sampling_mask(Sampling(temperature=0.0, top_p=0.9))
+        check_sampling(Sampling(**cut))
+    check_sampling(Sampling(top_p=0.9, top_k=50))
+    check_sampling(Sampling(temperature=0.0, top_p=0.9))
+
+
+def test_a_temperature_that_vllm_would_raise_is_refused():
+    with pytest.raises(ConfigError, match=r"temperature of 0\.005: vLLM would sample at 0\.01"):
+        check_sampling(Sampling(temperature=0.005))
+    check_sampling(Sampling(temperature=0.01))
+
+
+async def test_a_setting_that_vllm_does_not_take_is_an_error_of_the_recipe():
+    """Refused by an engine's process it would be a failure of the engine."""
+    reading = SimpleNamespace(model_name="tiny", stops=frozenset({2}))
+    sampler = ClusterSampler("solver", reading, pool=None, window=160, template_kwargs={})
+    with pytest.raises(ConfigError, match="top_k from 1 to 256"):
+        await sampler.sample(np.arange(3, dtype=np.int32), Sampling(top_p=0.9, max_tokens=8))

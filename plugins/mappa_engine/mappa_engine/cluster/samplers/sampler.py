@@ -9,6 +9,7 @@ from mappa_core import Message, ToolSpec
 from mappa_core.engine import Completion, Sampling
 from mappa_engine.arrays import Int32
 from mappa_engine.cluster.samplers.pool import SamplerPool
+from mappa_engine.cluster.samplers.sampling_masks import check_sampling
 from mappa_engine.model_info import ModelInfo
 from mappa_engine.sampling_checks import check_request
 
@@ -38,11 +39,13 @@ class ClusterSampler:
         return self._reading.chat.encode(text, self._reading.stops)
 
     async def sample(self, prompt: Int32, sampling: Sampling) -> Completion:
-        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window.
+        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window, ConfigError where vLLM
+        does not sample so.
 
         At temperature 0 the most likely token is taken, and log-probabilities are those of temperature 1.
         """
         check_request(prompt, sampling, model_name=self._reading.model_name, window=self._window)
+        check_sampling(sampling)
         stops = self._reading.stops
         generation = await self._pool.sample(self._policy, prompt, sampling, stops)
         tokens = generation.tokens.tolist()

@@ -17,10 +17,17 @@ from mappa_engine.arrays import Float32, Int32
 MAX_TOP_K = 256
 """Largest top_k: every token of a mask costs the engine's process some time, and its place in `run.db`."""
 MAX_CANDIDATES = 2 * MAX_TOP_K + 16
+MIN_TEMPERATURE = 0.01
+"""Temperature to which vLLM raises those below, but for 0: log-probabilities would be those of another one."""
 
 
-def check_sampling_mask(sampling: Sampling) -> None:
-    """Raise ConfigError if the mask of a request would be too large to be returned."""
+def check_sampling(sampling: Sampling) -> None:
+    """Raise ConfigError if vLLM would sample otherwise, or the mask of a request would be too large to be returned."""
+    if 0.0 < sampling.temperature < MIN_TEMPERATURE:
+        raise ConfigError(
+            f"a temperature of {sampling.temperature:g}: vLLM would sample at {MIN_TEMPERATURE:g}; with the engine "
+            f"cluster it is 0, which takes the likeliest token, or at least {MIN_TEMPERATURE:g}"
+        )
     is_cut = sampling.temperature > 0.0 and (sampling.top_p < 1.0 or sampling.top_k > 0)
     if is_cut and not 0 < sampling.top_k <= MAX_TOP_K:
         raise ConfigError(

@@ -24,7 +24,6 @@ from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.sampling_masks import (
     MAX_CANDIDATES,
-    check_sampling_mask,
     mask_candidates,
     read_logprobs,
 )
@@ -75,7 +74,6 @@ class VllmEngine:
     def add(self, request: GenerationRequest) -> None:
         """Add a request. Raises ValueError where vLLM refuses it, EngineError where its policy has no weights yet."""
         sampling = request.sampling
-        check_sampling_mask(sampling)
         parameters = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
