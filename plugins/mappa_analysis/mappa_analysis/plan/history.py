@@ -74,12 +74,14 @@ class SplitHistory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
     """A recorded run. `splits` holds the splits that were rolled out. `seconds` is the mean duration of an iteration by
-    phase, and `rollouts` its mean number of trajectories; both are None if no iteration finished."""
+    phase, and `rollouts` its mean number of trajectories; both are None if no iteration finished. `replaced` is the
+    share of these that dynamic sampling replaced; None without it."""
 
     folder: Path
     splits: Mapping[Split, SplitHistory]
     seconds: Mapping[str, float] | None
     rollouts: float | None
+    replaced: float | None
 
     def split_or_other(self, split: Split) -> SplitHistory:
         """The totals of a split, or of the other split if it was not rolled out."""
@@ -109,6 +111,7 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
         splits=histories,
         seconds=_mean_phase_seconds(iterations),
         rollouts=float(np.mean([report.rollouts for report in iterations])) if iterations else None,
+        replaced=_replaced_share(iterations),
     )
 
 
@@ -144,6 +147,12 @@ def summarize_split(trajectories: Iterable[Trajectory]) -> SplitHistory:
 
 def _add_length(total: int | None, length: int | None) -> int | None:
     return None if total is None or length is None else total + length
+
+
+def _replaced_share(iterations: Sequence[IterationReport]) -> float | None:
+    """Share of the iterations' trajectories that dynamic sampling replaced."""
+    drawn = [(report.replaced, report.rollouts) for report in iterations if report.replaced is not None]
+    return sum(replaced for replaced, _ in drawn) / sum(rollouts for _, rollouts in drawn) if drawn else None
 
 
 def _mean_phase_seconds(iterations: Sequence[IterationReport]) -> Mapping[str, float] | None:

@@ -34,8 +34,10 @@ _FREE_COACH_KEYS = ("price", "limits")
 _BATCH_KEY = ".batch_api"
 """Settings that affect how long replies take and what they cost, and nothing else."""
 _MACHINE_KEYS = ("engine.", "policies.")
-_TEAM_KEYS = ("tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature")
-"""Settings that affect the actions of agents, in addition to those of the machine."""
+_TEAM_KEYS = (
+    "tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature", "train.dynamic_sampling",
+)  # fmt: skip
+"""Settings that affect the actions of agents, or how many are replaced, in addition to those of the machine."""
 _TEACHES = "{} only teaches: its kv cache stays empty"
 
 
@@ -105,7 +107,8 @@ async def plan_run(
     evaluations = _count_evaluations(config) if trained else 1
     whole = _full_evaluations(config, evaluations)
     iterations, rollouts = config.train.iterations if trained else 0, config.train.prompts * config.train.samples
-    learned = estimator.estimate("train", PlannedAmount(float(rollouts)), judged=True)
+    played_rollouts = _with_replaced(rollouts, config, estimator.history)
+    learned = estimator.estimate("train", played_rollouts, judged=True)
     replayed = estimator.estimate_counterfactuals(rollouts)
     iteration = learned + replayed
     held_out = multiply_amounts(tasks, float(config.eval.samples))
@@ -189,6 +192,15 @@ def _section(name: str, config: RunConfig) -> PolicySection:
 def _planned_agent(agent: str, policy: str, section: PolicySection) -> PlannedAgent:
     model = section.model or f"{section.use} {getattr(section.options, 'model', '')}".rstrip()
     return PlannedAgent(agent=agent, policy=policy, kind=section.kind, model=model)
+
+
+def _with_replaced(rollouts: int, config: RunConfig, history: RunHistory | None) -> PlannedAmount:
+    """The rollouts of an iteration that learns from so many, with those that dynamic sampling replaces: as many as in
+    the recorded run, or at most all of them in every round."""
+    rounds = config.train.dynamic_sampling
+    if rounds and history is not None and history.replaced is not None:
+        return PlannedAmount(rollouts / (1.0 - history.replaced))
+    return PlannedAmount(float(rollouts * (1 + rounds)), at_most=rounds > 0)
 
 
 def _count_evaluations(config: RunConfig) -> int:

@@ -169,6 +169,19 @@ async def test_bounds_of_the_recipe_are_not_exceeded(registry, short):
     assert found.run.prompt_tokens is None and found.hours is None
 
 
+async def test_rollouts_of_tasks_that_are_replaced_are_bounded_or_as_many_as_a_run_had(registry, roots):
+    rounds = ("train.dynamic_sampling=2", "train.prompts=8", "train.iterations=2", "coach.use=caller")
+    found = await planned(registry, "mathchat/tiny", *rounds)
+    assert found.iteration.trajectories == PlannedAmount(3 * 16.0, at_most=True)
+    assert found.iteration.verdicts == PlannedAmount(3 * 64.0, at_most=True)
+    ran = Run.from_recipe("mathchat/tiny", *rounds, "eval.problems=8", f"run.root={roots}", registry=registry).train()
+    counts = counted(ran.folder)
+    assert counts["trajectories"] == 2 * 3 * 16 + 2 * 8, "where all are scored alike, all are replaced"
+    found = await planned(registry, "mathchat/tiny", *rounds, "eval.problems=8", previous=ran.folder)
+    assert found.run.trajectories == PlannedAmount(pytest.approx(counts["trajectories"]))
+    assert found.run.actions.value == pytest.approx(counts["actions"], rel=0.01)
+
+
 # --- coaches ----------------------------------------------------------------------------------------------------------
 
 
