@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.engine import Machine, PolicySpec, TrainSection
+from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
 from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
@@ -53,6 +53,15 @@ def test_the_pieces_of_an_engine_need_a_way_from_gpu_to_gpu():
     with pytest.raises(ConfigError, match=r"tensor_parallel=2: weights reach the pieces of an engine from GPU to GPU"):
         setup(8, transport="store", tensor_parallel=2).check_transport()
     setup(8, tensor_parallel=2).check_transport()
+
+
+def test_without_learners_only_whole_engines_get_full_weights():
+    """Nothing sends from GPU to GPU then; adapters are files, and a frozen model is read by each piece."""
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2: without learners .*mappa export.* kind frozen"):
+        replace(setup(8, tensor_parallel=2), train=None).check_transport()
+    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
+    for policies in (adapters, tuple(replace(one, kind="frozen") for one in TEAM)):
+        replace(setup(8, policies=policies, tensor_parallel=2), train=None).check_transport()
 
 
 def test_engines_of_one_gpu_ask_for_no_more_than_there_is():

@@ -59,10 +59,19 @@ class ClusterSetup:
 
     def check_transport(self) -> None:
         """Raise ConfigError where full weights cannot reach an engine."""
-        if self.options.tensor_parallel > 1 and self.transport == "store":
+        if self.options.tensor_parallel == 1 or not any(spec.kind == "full" for spec in self.specs.values()):
+            return
+        option = f"engine.options.tensor_parallel={self.options.tensor_parallel}"
+        if self.train is None:
             raise ConfigError(
-                f"engine.options.tensor_parallel={self.options.tensor_parallel}: weights reach the pieces of an engine "
-                "from GPU to GPU alone (engine.options.transport nccl or ipc)"
+                f"{option}: without learners nothing sends weights to the pieces of an engine; set "
+                "engine.options.tensor_parallel=1, or write the policies as models (mappa export), and name these with "
+                "kind frozen"
+            )
+        if self.transport == "store":
+            raise ConfigError(
+                f"{option}: weights reach the pieces of an engine from GPU to GPU alone (engine.options.transport nccl "
+                "or ipc)"
             )
 
     def window(self, model: str) -> int:
