@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -100,7 +101,7 @@ class Node:
 def this_node() -> Node:
     """Look at this machine; the answer does not change."""
     return Node(
-        gpus=parse_gpus(_run(*_QUERY)),
+        gpus=visible_gpus(parse_gpus(_run(*_QUERY)), os.environ.get("CUDA_VISIBLE_DEVICES")),
         memory=_memory_bytes(),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
         nvcc=_nvcc(),
@@ -120,6 +121,20 @@ def parse_gpus(listing: str) -> tuple[Gpu, ...]:
             Gpu(name=name, size=int(size) * MIB, driver=driver, capability=float(capability) if known else None)
         )
     return tuple(gpus)
+
+
+def visible_gpus(gpus: Sequence[Gpu], named: str | None) -> tuple[Gpu, ...]:
+    """Select the GPUs that `CUDA_VISIBLE_DEVICES` names, which Ray counts; None: all. Those that are named by an
+    identifier are taken for the first ones."""
+    if named is None:
+        return tuple(gpus)
+    shown = []
+    for number, name in enumerate(one.strip() for one in named.split(",")):
+        index = number if name.startswith(("GPU-", "MIG-")) else int(name) if name.isdecimal() else len(gpus)
+        if index >= len(gpus):
+            break
+        shown.append(gpus[index])
+    return tuple(shown)
 
 
 def _nvcc() -> str | None:

@@ -12,7 +12,7 @@ from mappa_core.plugins import load_plugins
 from mappa_engine import doctor_checks, node
 from mappa_engine.cluster import plan
 from mappa_engine.model_shape import read_shape
-from mappa_engine.node import MIB, Gpu, Node, parse_gpus, this_node
+from mappa_engine.node import MIB, Gpu, Node, parse_gpus, this_node, visible_gpus
 from mappa_engine.options import ClusterOptions
 
 TINY = "package:mappa_engine/models/tiny"
@@ -49,6 +49,23 @@ def test_the_driver_lists_gpus_of_several_kinds():
     assert first == A10 and second.size == 81_559 * MIB
     assert third == Gpu(name="Old, card", size=512 * MIB, driver="470.1", capability=None)
     assert parse_gpus("") == ()
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        (None, "ABC"),
+        ("", ""),
+        ("-1", ""),
+        ("2", "C"),
+        ("1, 0", "BA"),
+        ("0,7,1", "A"),  # CUDA takes none after one that it does not know
+        ("GPU-8932f937,GPU-1b1a", "AB"),
+    ],
+)
+def test_gpus_that_cuda_does_not_show_are_not_planned_with(named, seen):
+    gpus = tuple(replace(A10, name=name) for name in "ABC")
+    assert "".join(gpu.name for gpu in visible_gpus(gpus, named)) == seen
 
 
 def test_this_machine_is_read_without_failing():
