@@ -18,15 +18,16 @@ _CHOICES = {
     "dtype": (AUTO, *BYTES_PER_NUMBER),
     "transport": (AUTO, "store", "nccl", "ipc"),
 }
-_COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len")
+_COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len", "max_batch")
 _AUTOMATIC_COUNTS = ("samplers", "kv_cache_mb", "packed_tokens")
+_ABOVE_ZERO = ("probe_limit", "start_s", "call_s", "sync_s")
 MB = 1 << 20
 BLOCK_TOKENS = 128
 """Tokens of vLLM's largest block of keys and values (the one of CPUs); a request takes whole blocks."""
 
 
 def check_options(options: ClusterOptions) -> None:
-    """Raise ConfigError for an invalid option of placement or memory."""
+    """Raise ConfigError for an invalid option of placement or memory, or a limit that nothing could keep."""
     for name, known in _CHOICES.items():
         if getattr(options, name) not in known:
             listed = ", ".join(map(str, known))
@@ -39,6 +40,10 @@ def check_options(options: ClusterOptions) -> None:
             raise ConfigError(f"engine.options.{name} is {value!r}; it can be auto or a number")
         if value < 1:
             raise ConfigError(f"engine.options.{name} is {value}; it is at least 1")
+    for name in _ABOVE_ZERO:
+        limit = getattr(options, name)
+        if limit is not None and not limit > 0.0:
+            raise ConfigError(f"engine.options.{name} is {limit:g}; it is above 0")
 
 
 def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) -> None:
