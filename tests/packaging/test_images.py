@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -98,16 +97,3 @@ def test_the_image_of_kubernetes_takes_jobs():
     """KubeRay sends a RayJob to Ray's dashboard and asks it for signs of life: `ray` alone starts it without either."""
     (path,) = (path for path in IMAGES if path.parent.name == "kubernetes")
     assert any("ray[default]" in words for words in installs(path))
-
-
-def test_pods_read_their_volumes_as_the_user_of_their_image():
-    """Secrets and claims belong to root, and to the group that a pod names."""
-    (users,) = (words for name, words in instructions(IMAGES[1]) if "useradd" in words)
-    user = users.split("--uid ")[1].split()[0]
-    (job,) = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rayjob.yaml").read_text())
-    cluster = job["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pod = group["template"]["spec"]
-        assert str(pod["securityContext"]["fsGroup"]) == user
-        secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
-        assert all(secret["defaultMode"] & 0o440 == 0o440 for secret in secrets)
