@@ -11,10 +11,10 @@ from mappa_core.config.layers import SettingsNode, iter_leaves
 from mappa_core.errors import ConfigError
 
 ALLOWED_ON_RESUME = (
-    "run", "train.iterations", "train.health", "train.max_tool_failure_share", "train.max_skipped",
-    "train.max_restarts", "tools.*.retries", "workflow.options.on_divergence", "trackers", "checkpoint.every",
-    "checkpoint.keep", "checkpoint.url", "coach.timeout_s", "coach.max_missing", "coach.spend_usd", "coach.cassette",
-    "*.options.alarms",
+    "run", "train.iterations", "train.health", "train.max_tool_failure_share", "train.max_skipped", "trackers",
+    "train.max_restarts", "tools.*.retries", "workflow.options.on_divergence", "checkpoint.every", "checkpoint.keep",
+    "checkpoint.url", "coach.timeout_s", "coach.max_missing", "coach.spend_usd", "coach.cassette", "*.options.alarms",
+    "engine.options.address", "engine.options.*_s", "engine.options.learner_ranks", "engine.options.zero",
 )  # fmt: skip
 """Keys (`*` matches any name), including everything below them, that do not affect what was recorded so far."""
 

@@ -125,6 +125,17 @@ def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registr
     check_resume_changes(restore(registry, stored), restore(registry, stored, [word]))
 
 
+def test_a_resumed_run_may_be_on_other_machines(registry, write):
+    """A job of Slurm, or a Ray that was started again, has another address, and perhaps other GPUs."""
+    before = ["engine.use=cluster", "engine.options.address=10.0.0.1:6379"]
+    stored = write("config.yaml", compose(registry, "acme", overrides=before).to_yaml())
+    moved = ["address=10.0.0.7:6379", "learner_ranks=4", "zero=3", "start_s=900"]
+    words = ["engine.use=cluster", *(f"engine.options.{word}" for word in moved)]
+    check_resume_changes(restore(registry, stored), restore(registry, stored, words))
+    with pytest.raises(ConfigError, match=r"engine\.options\.max_model_len: None -> 512"):
+        check_resume_changes(restore(registry, stored), restore(registry, stored, ["engine.options.max_model_len=512"]))
+
+
 @pytest.mark.parametrize(
     ("word", "line"),
     [
