@@ -21,10 +21,10 @@ TEAM = tuple(PolicySpec(name=name, model="1.5b") for name in ("solver", "coder",
 ROOM = {"max_model_len": 8192, "kv_cache_mb": 4096, "gradient_checkpointing": True, "zero": 2, "samplers": 1}
 
 
-def setup(gpus: int, gb: int = 141, policies=TEAM, **options) -> ClusterSetup:
+def setup(gpus: int, gb: int = 141, policies=TEAM, micro_tokens: int | None = 4096, **options) -> ClusterSetup:
     chosen = ClusterOptions(**{**ROOM, **options})
     nodes = (Machine(host="n0", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0),)
-    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, micro_tokens=4096)
+    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, micro_tokens=micro_tokens)
     return ClusterSetup(
         specs={one.name: one for one in policies},
         readings={},
@@ -32,7 +32,7 @@ def setup(gpus: int, gb: int = 141, policies=TEAM, **options) -> ClusterSetup:
         shapes={"1.5b": SHAPE},
         placement=placement,
         options=placement.options,
-        train=TrainSection(),
+        train=None if micro_tokens is None else TrainSection(),
         seed=0,
     )
 
@@ -49,19 +49,40 @@ def test_engines_that_get_weights_on_their_own_gpu_are_where_learners_are():
     assert {slot for pool in fewer.placement.pools for engine in pool.engines for slot in engine} <= set(group.slots)
 
 
-def test_the_pieces_of_an_engine_need_a_way_from_gpu_to_gpu():
-    with pytest.raises(ConfigError, match=r"tensor_parallel=2: weights reach the pieces of an engine from GPU to GPU"):
-        setup(8, transport="store", tensor_parallel=2).check_transport()
-    setup(8, tensor_parallel=2).check_transport()
+@pytest.mark.parametrize(
+    ("gpus", "options", "said"),
+    [
+        (
+            8,
+            {"transport": "store", "tensor_parallel": 2},
+            "tensor_parallel=2: weights reach the pieces of an engine from",
+        ),
+        (0, {"tensor_parallel": 2}, "tensor_parallel=2: weights reach the pieces of an engine from GPU to GPU alone"),
+        (0, {"transport": "nccl"}, "transport=nccl is between GPUs, and there are none"),
+        (8, {"transport": "nccl"}, "transport=nccl needs engine.options.placement=separate"),
+        (8, {"transport": "ipc", "placement": "separate"}, "transport=ipc needs engine.options.placement=colocated"),
+    ],
+)
+def test_full_weights_need_a_way_to_every_engine_and_a_plan_says_so(gpus, options, said):
+    with pytest.raises(ConfigError) as refused:
+        setup(gpus, **options)
+    assert said in str(refused.value)
+
+
+def test_adapters_need_no_way_and_full_weights_take_the_one_that_is_named():
+    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
+    setup(8, policies=adapters, transport="store", tensor_parallel=2)
+    assert setup(8, tensor_parallel=2).transport == setup(8, transport="ipc").transport == "ipc"
+    assert setup(8, placement="separate", transport="nccl").transport == "nccl"
 
 
 def test_without_learners_only_whole_engines_get_full_weights():
     """Nothing sends from GPU to GPU then; adapters are files, and a frozen model is read by each piece."""
     with pytest.raises(ConfigError, match=r"tensor_parallel=2: without learners .*mappa export.* kind frozen"):
-        replace(setup(8, tensor_parallel=2), train=None).check_transport()
+        setup(8, micro_tokens=None, tensor_parallel=2)
     adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
     for policies in (adapters, tuple(replace(one, kind="frozen") for one in TEAM)):
-        replace(setup(8, policies=policies, tensor_parallel=2), train=None).check_transport()
+        setup(8, policies=policies, micro_tokens=None, tensor_parallel=2)
 
 
 def test_engines_of_one_gpu_ask_for_no_more_than_there_is():

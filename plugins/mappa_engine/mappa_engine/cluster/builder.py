@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core import ConfigError
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_engine.cluster.actors import RayActors, ReservedBundle
@@ -56,23 +55,6 @@ class ClusterSetup:
         if not self.gpu or self.train is None:
             return "store"
         return "ipc" if self.options.placement == "colocated" else "nccl"
-
-    def check_transport(self) -> None:
-        """Raise ConfigError where full weights cannot reach an engine."""
-        if self.options.tensor_parallel == 1 or not any(spec.kind == "full" for spec in self.specs.values()):
-            return
-        option = f"engine.options.tensor_parallel={self.options.tensor_parallel}"
-        if self.train is None:
-            raise ConfigError(
-                f"{option}: without learners nothing sends weights to the pieces of an engine; set "
-                "engine.options.tensor_parallel=1, or write the policies as models (mappa export), and name these with "
-                "kind frozen"
-            )
-        if self.transport == "store":
-            raise ConfigError(
-                f"{option}: weights reach the pieces of an engine from GPU to GPU alone (engine.options.transport nccl "
-                "or ipc)"
-            )
 
     def window(self, model: str) -> int:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""

@@ -125,7 +125,6 @@ class RunningCluster:
         while True:
             try:
                 setup = place(await discover_resources(ray_actors, deadline_s=self._options.start_s))
-                setup.check_transport()
                 slots = await ray_actors.reserve(setup.placement.bundles, deadline_s=self._options.start_s)
             except NodeLost as lost:
                 log.warning("everything is placed again", reason=str(lost))

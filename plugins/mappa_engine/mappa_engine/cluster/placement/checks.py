@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mappa_core import ConfigError
+from mappa_core.engine import PolicySpec
 from mappa_engine.cluster.placement.candidates import PolicyUnit
 from mappa_engine.cluster.placement.memory import MemoryInputs
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
@@ -21,6 +22,8 @@ _CHOICES = {
 _COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len", "max_batch")
 _AUTOMATIC_COUNTS = ("samplers", "kv_cache_mb", "packed_tokens")
 _ABOVE_ZERO = ("probe_limit", "start_s", "call_s", "sync_s")
+_PLACEMENT_OF = {"ipc": "colocated", "nccl": "separate"}
+"""The placement that each transport between GPUs needs."""
 MB = 1 << 20
 BLOCK_TOKENS = 128
 """Tokens of vLLM's largest block of keys and values (the one of CPUs); a request takes whole blocks."""
@@ -60,6 +63,33 @@ def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) ->
         raise ConfigError(
             f"engine.options.zero={options.zero} in {dtype} cannot leave its GPUs to samplers. Use "
             "engine.options.zero=2 or 3, or engine.options.placement=separate."
+        )
+
+
+def check_transport(policies: Sequence[PolicySpec], options: ClusterOptions, *, gpu: bool, learning: bool) -> None:
+    """Raise ConfigError where full weights would not reach an engine; adapters and frozen models are read as files."""
+    if not any(one.kind == "full" for one in policies):
+        return
+    pieces, chosen = f"engine.options.tensor_parallel={options.tensor_parallel}", options.transport
+    if options.tensor_parallel > 1 and not learning:
+        raise ConfigError(
+            f"{pieces}: without learners nothing sends weights to the pieces of an engine; set "
+            "engine.options.tensor_parallel=1, or write the policies as models (mappa export), and name these with "
+            "kind frozen"
+        )
+    if options.tensor_parallel > 1 and (chosen == "store" or not gpu):
+        raise ConfigError(
+            f"{pieces}: weights reach the pieces of an engine from GPU to GPU alone (engine.options.transport nccl or "
+            "ipc)"
+        )
+    if not learning or chosen not in _PLACEMENT_OF:
+        return
+    if not gpu:
+        raise ConfigError(f"engine.options.transport={chosen} is between GPUs, and there are none; set it to auto")
+    if options.placement != _PLACEMENT_OF[chosen]:
+        raise ConfigError(
+            f"engine.options.transport={chosen} needs engine.options.placement={_PLACEMENT_OF[chosen]}: ipc is within "
+            "a GPU, nccl from one to another; auto takes the one that goes"
         )
 
 

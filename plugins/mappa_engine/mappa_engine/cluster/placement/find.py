@@ -11,7 +11,7 @@ from typing import Any
 
 from mappa_core import ConfigError
 from mappa_core.engine import Lora, Machine, PolicySpec
-from mappa_engine.cluster.placement.checks import check_options, window_cache_mb
+from mappa_engine.cluster.placement.checks import check_options, check_transport, window_cache_mb
 from mappa_engine.cluster.placement.explain import explain_decisions, explain_misfit
 from mappa_engine.cluster.placement.placement import Placement
 from mappa_engine.cluster.placement.resources import Resources
@@ -48,6 +48,7 @@ def find_placement(
             machines that would do.
     """
     check_options(options)
+    check_transport(policies, options, gpu=resources.device == "gpu", learning=micro_tokens is not None)
     work = Workload(policies=tuple(policies), shapes=shapes, resources=resources, micro_tokens=micro_tokens)
     found = search_placement(work, options)
     placement = found.placement
