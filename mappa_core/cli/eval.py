@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 
 from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.config.compose import restore
+from mappa_core.config.yaml_io import format_scalar
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _restore_checkpoint(
     checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
     loaded = checkpoints.load_latest() if number is None else checkpoints.load(number)
     if composed.config.prompts is not None:
-        followed = (f"agents.{agent}.prompt={json.dumps(text)}" for agent, text in loaded.manifest.prompts.items())
-        composed = restore(registry, run / CONFIG, ("run.name=null", *followed, *words))
+        followed = format_scalar({agent: {"prompt": text} for agent, text in loaded.manifest.prompts.items()})
+        composed = restore(registry, run / CONFIG, ("run.name=null", f"agents={followed}", *words))
     return composed, loaded
 
 

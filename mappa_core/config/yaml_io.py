@@ -17,10 +17,9 @@ COMMAND_LINE = "command line"
 INTERPOLATION = "${"
 MAX_DEPTH, MAX_VALUES = 64, 100_000
 _TOO_LARGE = f"settings nest at most {MAX_DEPTH} deep and hold at most {MAX_VALUES} values, those of aliases included"
-
-_COMMENT = "  # "
-_COMMENT_COLUMN = 64
+_COMMENT, _COMMENT_COLUMN = "  # ", 64
 _TAG = "tag:yaml.org,2002:"
+_UTF16 = ("utf-16", "surrogatepass")  # Joins the pair of escapes by which JSON writes a character above U+FFFF.
 _BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 _FLOAT = re.compile(r"^(?:[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|[-+]?\.inf|\.nan)$", re.I)
 _PLAIN = (
@@ -45,6 +44,7 @@ def _quote_breaks(dumper: _Dumper, text: str) -> yaml.Node:
 
 
 _Dumper.add_representer(str, _quote_breaks)
+_Loader.add_constructor(f"{_TAG}str", lambda loader, node: str(node.value).encode(*_UTF16).decode(*_UTF16))
 for _name, _pattern, _first in _PLAIN:
     _Loader.add_implicit_resolver(_TAG + _name, _pattern, _first)
     _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _first)

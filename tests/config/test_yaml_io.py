@@ -54,6 +54,13 @@ def test_plain_scalars_are_those_of_yaml_1_2(text, value):
     assert plain == value and type(plain) is type(value)
 
 
+def test_a_character_that_json_escapes_as_a_pair_is_one_character():
+    assert parse_overrides([r'a={"\ud83d\ude00": "x \ud83d\ude00"}', r'b="\ud83d \ufeff"']).plain == {
+        "a": {"😀": "x 😀"},
+        "b": "\ud83d \ufeff",
+    }
+
+
 def test_a_word_may_hold_an_equals_sign():
     assert parse_overrides(["a.b=x=y"]).plain == {"a": {"b": "x=y"}}
 

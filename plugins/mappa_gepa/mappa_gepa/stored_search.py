@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from mappa_core import ConfigError, RunError
-from mappa_core.commands import ComposedConfig, format_yaml, with_origin
+from mappa_core.commands import ComposedConfig, format_scalar, format_yaml, with_origin
 from mappa_core.runs import PROMPT_ROUND_EVENT, RunReader, from_json, storage_errors, to_json, write_atomic
 from mappa_gepa.options import ImproveOptions
 
@@ -58,12 +57,14 @@ def checkpoint_prompts(reader: RunReader, iteration: int) -> tuple[str, ...]:
     change them."""
     rounds = {event.body["iteration"]: event.body["prompts"] for event in reader.events(PROMPT_ROUND_EVENT)}
     last = max((done for done in rounds if done <= iteration), default=None)
-    return () if last is None else prompt_words(rounds[last])
+    return () if last is None else tuple(agent_word(agent, "prompt", text) for agent, text in rounds[last].items())
 
 
-def prompt_words(prompts: Mapping[str, str]) -> tuple[str, ...]:
-    """Prompts as `key=value`."""
-    return tuple(f"agents.{agent}.prompt={json.dumps(text)}" for agent, text in prompts.items())
+def agent_word(agent: str, key: str, value: str) -> str:
+    """A setting of an agent as `key=value`; where its name would be read as several keys, as one of all agents."""
+    if "." in agent or "=" in agent:
+        return f"agents={format_scalar({agent: {key: value}})}"
+    return f"agents.{agent}.{key}={format_scalar(value)}"
 
 
 def write_prompts(folder: Path, prompts: Mapping[str, str]) -> None:

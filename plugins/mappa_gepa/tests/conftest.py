@@ -6,10 +6,13 @@ import json
 import pytest
 
 import mappa_gepa
+import mappa_gepa.relay.coach
+import mappa_gepa.relay.team
 from mappa_core.commands import compose
 from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import improve
 from mappa_gepa.options import ImproveOptions
+from mappa_gepa.relay.team import DUTIES, Relay
 from mappa_gepa.stored_search import StoredSearch
 
 SMALL = {"rollouts": 80, "propose": 12, "choose": 6, "report": 8, "minibatch": 2, "patience": 4}
@@ -31,3 +34,21 @@ def search(registry, tmp_path):
         return asyncio.run(improve(composed, registry, StoredSearch(options=chosen), folder=folder))
 
     return run
+
+
+@pytest.fixture
+def dotted(monkeypatch):
+    """The name of the relay's writer, which would be a path of keys, and whose prompt JSON writes with a pair of
+    escapes."""
+    name = "writer.v1 😀"
+
+    def renamed(values):
+        return {name if agent == "writer" else agent: value for agent, value in values.items()}
+
+    for module in (mappa_gepa.relay.team, mappa_gepa.relay.coach):
+        monkeypatch.setattr(module, "DUTIES", renamed(DUTIES))
+    monkeypatch.setattr(Relay, "agents", renamed(Relay.agents))
+    monkeypatch.setattr(
+        Relay, "prompts", {**renamed(Relay.prompts), name: f"{Relay.prompts['writer']}\n\nBe brief 😀."}
+    )
+    return name

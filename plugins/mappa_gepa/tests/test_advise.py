@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,21 @@ def test_a_model_too_small_is_replaced(record, capsys):
     found = advised(capsys, run, "--rollouts", "240", *PROPOSER, "--agent", "writer", "--model", "writer=other")
     assert (found["recommended"]["choice"], found["recommended"]["policy"]) == ("model", "other")
     assert found["recommended"]["command"].endswith("agents.writer.policy=other")
+
+
+@pytest.mark.parametrize(
+    ("own", "trials", "choice"),
+    [
+        ({"policy": "small"}, ("--rollouts", "240", "--model", "writer.v1 😀=other"), "model"),
+        ({"policy": "small"}, ("--rollouts", "150", "--swap", "writer.v1 😀=cleaner"), "swap"),
+        ({"prompt": "Write every word in capitals."}, ("--rollouts", "200", *PROPOSER), "prompt"),
+    ],
+)
+def test_an_agent_of_any_name_is_given_another_policy_and_prompt(record, dotted, capsys, own, trials, choice):
+    run = record(SORTER, policy("small", 0.4), f"agents={json.dumps({dotted: own})}")
+    found = advised(capsys, run, "--agent", dotted, *trials)
+    assert found["recommended"]["choice"] == choice and found["trials"]["rollouts"] > 0
+    assert main([*shlex.split(found["recommended"]["command"])[1:], "--json"]) == 0, capsys.readouterr().err
 
 
 def test_a_defect_of_no_agent_is_no_agents_fix(record, capsys):

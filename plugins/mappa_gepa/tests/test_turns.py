@@ -293,6 +293,21 @@ def test_a_checkpoint_is_evaluated_and_improved_with_the_prompts_that_it_holds(t
     capsys.readouterr()
 
 
+def test_prompts_of_agents_with_any_name_go_on_from_a_checkpoint(train, dotted, capsys, monkeypatch):
+    folder = train(*RELAY)
+    monkeypatch.chdir(folder.parent)
+    assert main(["eval", "--run", str(folder), "--quiet", "run.name=evaluated"]) == 0, capsys.readouterr().err
+    search = ["--rollouts", "60", "--choose", "6", "--report", "8", "--patience", "1", "run.name=search", "--json"]
+    assert main(["improve", "--run", str(folder), "--proposer", "instruction-editor", *search]) == 0
+    changed = bodies(folder, "prompt_round")[-1]["prompts"]
+    assert changed[dotted].endswith("Be brief 😀.")
+    for name in ("evaluated", "search"):
+        with RunReader(folder.parent / name) as reader:
+            assert {agent: next(iter(texts.values())) for agent, texts in reader.prompts.items()} == changed
+    assert main(["advise", str(folder)]) == 0
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -4,7 +4,6 @@ on held-out tasks."""
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from mappa_gepa.advise.short_training import CHECKS, rollouts_per_iteration, tra
 from mappa_gepa.improve import POLICIES, Watcher, improve
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.rollouts import metric_value
-from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch
+from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, agent_word
 
 CHOOSING_TASKS, REPORT_TASKS = 16, 2
 """Tasks of a search for one prompt. Its own report is as small as can be, as the race reports."""
@@ -157,10 +156,11 @@ class Trials:
     def _words_of(self, fix: Fix, composed: ComposedConfig) -> tuple[str, ...]:
         """Settings of a fix that has only to be played."""
         if fix.other is None:
-            return (f"agents.{fix.agent}.policy={json.dumps(fix.policy)}",)
+            assert fix.policy is not None  # what is not swapped is given a policy
+            return (agent_word(fix.agent, "policy", fix.policy),)
         policy_of = assign_policies(composed.config, self._agents)
         return tuple(
-            f"agents.{one}.policy={json.dumps(policy_of[other])}"
+            agent_word(one, "policy", policy_of[other])
             for one, other in ((fix.agent, fix.other), (fix.other, fix.agent))
         )
 
@@ -222,7 +222,7 @@ class Trials:
         self._spend(found.rollouts, found.usd)
         hours = (time.perf_counter() - start) / SECONDS_PER_HOUR
         return _Found(
-            words=tuple(f"agents.{name}.prompt={json.dumps(found.prompts[name])}" for name in found.changed),
+            words=tuple(agent_word(name, "prompt", found.prompts[name]) for name in found.changed),
             weights=self._weights,
             settings=found.folder / CONFIG_NAME if found.changed else None,
             cost=Cost(rollouts=found.rollouts, usd=found.usd, hours=hours, measured=True),

@@ -11,6 +11,7 @@ from rich.table import Table
 from mappa_core.commands import Console, Name, columns_table
 from mappa_gepa.advise.fixes import TRAINED, FixKind
 from mappa_gepa.cli.improve import to_builtins
+from mappa_gepa.stored_search import agent_word
 
 if TYPE_CHECKING:
     from mappa_core.statistics import Interval
@@ -105,7 +106,7 @@ def next_command(advice: Advice, settings: Sequence[str]) -> str:
         if trial is not None and trial.settings is not None:
             given.append(f"--config {shlex.quote(str(trial.settings))}")
         if fix.policy is not None:
-            given.append(shlex.quote(f"agents.{fix.agent}.policy={fix.policy}"))
+            given.append(shlex.quote(agent_word(fix.agent, "policy", fix.policy)))
         if trial is not None and fix.kind == "swap":
             given += [shlex.quote(word) for word in trial.words]
         if fix.kind not in TRAINED:
