@@ -145,7 +145,9 @@ def _select_rows(
     rows = [row for row in reader.trajectories.where(split=split, iteration=iteration) if row.status != "open"]
     if not rows:
         of = "" if iteration is None else f" of iteration {iteration}"
-        raise RunError(f"{path} holds no {split} rollouts{of} that ended")
+        other = "eval" if split == "train" else "train"
+        instead = f"; of {other} it does: --split {other}" if reader.counts(other) else ""
+        raise RunError(f"{path} holds no {split} rollouts{of} that ended{instead}")
     return sorted(rows, key=lambda row: (row.iteration, row.id))[:limit]
 
 

@@ -30,14 +30,13 @@ from mappa_core.statistics import Interval
 from mappa_core.transport import Provider
 from mappa_gepa.adapter import TeamAdapter
 from mappa_gepa.agent_choice import BlameChoice
-from mappa_gepa.options import ImproveOptions
+from mappa_gepa.options import PERFECT, ImproveOptions
 from mappa_gepa.parts import TaskParts, split_tasks
 from mappa_gepa.proposer import Proposer
 from mappa_gepa.refusals import LeakCheck, Refusal
 from mappa_gepa.rollouts import CandidateRollouts, Prompts, TaskResult
 from mappa_gepa.stored_search import LOG_NAME, StoredSearch, write_prompts
 
-PERFECT = 1.0
 RESUME = "mappa improve --resume"
 POLICIES = "policies"
 """The folder of a checkpoint that holds what the engine saved."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from mappa_core import ConfigError
 
 DEFAULT_ROLLOUTS = 400
+PERFECT = 1.0
+"""Score of a task that is solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +52,10 @@ class ImproveOptions:
         for name in ("rollouts", "propose", "choose", "minibatch", "samples", "patience", "max_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')}: must be at least 1, not {getattr(self, name)}")
-        if self.max_growth < 1:
-            raise ConfigError(f"--max-growth: must be at least 1, not {self.max_growth:g}")
+        if self.report < 2:
+            raise ConfigError(f"--report: must be at least 2, not {self.report}")
+        if not 1 <= self.max_growth < math.inf:
+            raise ConfigError(f"--max-growth: must be at least 1 and finite, not {self.max_growth:g}")
 
 
 @dataclass

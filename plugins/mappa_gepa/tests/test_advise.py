@@ -57,6 +57,14 @@ def advised(capsys, run, *arguments):
     return json.loads(said.out)
 
 
+def test_the_remedy_for_a_run_without_verdicts_works(record, capsys):
+    run = record("eval.coach=false")
+    assert main(["advise", str(run)]) == 2
+    remedy = capsys.readouterr().err.partition("for verdicts: mappa ")[2].split()
+    assert main([word.replace("OFFER", "relay-duties") for word in remedy]) == 0, capsys.readouterr().err
+    assert main(["advise", str(run)]) == 0
+
+
 def test_headroom_is_what_is_lost_where_an_agent_is_blamed(record):
     run = record(policy("default", 0.2))
     found = read_evidence(run, metric="correct", agents=tuple(DUTIES))

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from mappa_core import Coach
 from mappa_core.cli import main
+from mappa_gepa.relay.team import Relay
 
 SMALL = ["--rollouts", "80", "--propose", "12", "--choose", "6", "--report", "8", "--minibatch", "2", "--patience", "3"]
 EXACT = "policies.default.options.slip=0"
@@ -52,9 +54,33 @@ def test_a_search_starts_from_a_run_with_its_config(capsys):
     assert code == 0 and json.loads(out)["changed"] == [], "nothing is to be mended once the prompt is the package's"
 
 
+class Broken(Coach):
+    async def score(self, scene):
+        raise ValueError("no key")
+
+
+def test_it_says_that_no_verdict_led_to_a_proposal(capsys, monkeypatch):
+    monkeypatch.setattr("mappa_gepa.relay.coach.DutyCoach", Broken)
+    code, out, _ = improve(capsys, *TEAM, *SMALL, "--name", "none", EXACT)
+    assert code == 0 and "gain      none: nothing was proposed, as no verdict takes points from an agent" in out
+    assert "next      mappa observe runs/none" in out.splitlines()
+    assert main(["observe", "runs/none"]) == 0
+    assert "failed: ValueError: no key" in capsys.readouterr().out
+
+
+def test_it_says_that_there_is_nothing_to_mend(capsys):
+    whole = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
+    code, out, _ = improve(capsys, *TEAM, *SMALL, EXACT, whole)
+    assert code == 0 and "gain      none: the original prompts solve every task that chooses" in out
+    assert "mappa observe" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((*TEAM, "--max-growth", "nan"), "--max-growth: must be at least 1 and finite, not nan"),
+        ((*TEAM, "--max-growth", "inf"), "--max-growth: must be at least 1 and finite, not inf"),
+        ((*TEAM, "--report", "-5"), "--report: must be at least 2, not -5"),
         (("--plugin", "gepa"), "no proposer was named: --proposer OFFER"),
         ((*TEAM, "--resume", "runs/x"), "leave out --plugin"),
         (("--resume", "runs/x", "--rollouts", "9"), "give nothing beside it but KEY=VALUE"),

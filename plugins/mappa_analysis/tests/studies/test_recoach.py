@@ -231,6 +231,8 @@ async def test_a_rollout_that_ended_early_counts_with_the_steps_it_has(run, agai
 async def test_what_cannot_be_compared_is_refused_before_anybody_is_asked(run, again):
     with pytest.raises(RunError, match="holds no train rollouts of iteration 7 that ended"):
         await again(run, iteration=7)
+    with pytest.raises(RunError, match="that ended; of eval it does: --split eval"):
+        await again(run, iteration=7)
     with pytest.raises(ConfigError, match="do not depend on its coach"):
         await again(run, "coach.reward={live: 0.0}", "shapers=[{use: outcome}]")
 

@@ -62,12 +62,13 @@ def read_evidence(run: Path, *, metric: str, agents: Sequence[str]) -> Evidence:
         if all(row.status == "open" for row in reader.trajectories):
             raise RunError(f"{run} holds no rollouts that ended, so nothing can be advised")
         iterations = list(reader.iterations)
+        remedy = "--coach OFFER" if reader.counts("train") else "--coach OFFER --split eval"
         split, played = _judged_split(reader)
     known = [one for one in played if counting_verdicts(one) and _value(one, metric) is not None]
     if not known:
         raise RunError(
             f"{run} holds no rollouts that have a verdict with a score and a result ({metric}), so whom to change "
-            f"cannot be told; for verdicts: mappa recoach {run} --coach OFFER"
+            f"cannot be told; for verdicts: mappa recoach {run} {remedy}"
         )
     lacks = [1.0 - _known_value(one, metric) for one in known]
     clusters = [_cluster(one) for one in known]

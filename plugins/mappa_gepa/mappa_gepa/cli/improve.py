@@ -27,7 +27,7 @@ from mappa_core.commands import (
     rollout_bar,
 )
 from mappa_core.runs import RunReader, to_json
-from mappa_gepa.options import ImproveOptions
+from mappa_gepa.options import PERFECT, ImproveOptions
 from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, check_playable, checkpoint_prompts
 
 if TYPE_CHECKING:
@@ -156,13 +156,15 @@ def _lines(found: Improvement, options: ImproveOptions) -> Iterator[str]:
         f"{found.candidates:,} kept and {refused:,} refused{f' ({reasons})' if reasons else ''}; {cost}"
     )
     yield f"run       {found.folder}"
+    if not found.proposals and found.chosen_on[0] < PERFECT:
+        yield f"next      mappa observe {found.folder}"
     if found.changed:
         yield f"next      mappa eval --recipe {found.recipe} --config {found.folder / CONFIG_NAME}"
 
 
 def _gain_lines(found: Improvement) -> Iterator[str]:
     if found.before is None or found.after is None or found.gain is None:
-        yield "gain      none: no candidate did better than the original prompts on the tasks that choose"
+        yield f"gain      none: {_why_no_gain(found)}"
         return
     for label, evaluation in (("before", found.before), ("after", found.after)):
         interval = evaluation.interval
@@ -175,6 +177,14 @@ def _gain_lines(found: Improvement) -> Iterator[str]:
     yield f"gain      {100 * gain.mean:+.1f} points{_bounds(gain, '+.1%')} on {tasks} tasks that chose nothing: {says}"
     before, after = found.chosen_on
     yield f"chosen    {before:.1%} -> {after:.1%} on the tasks that chose, which the choice makes too good"
+
+
+def _why_no_gain(found: Improvement) -> str:
+    if found.proposals:
+        return "no candidate did better than the original prompts on the tasks that choose"
+    if found.chosen_on[0] >= PERFECT:
+        return "the original prompts solve every task that chooses"
+    return "nothing was proposed, as no verdict takes points from an agent"
 
 
 def _bounds(interval: Any, spec: str) -> str:
