@@ -67,9 +67,9 @@ def _read_status(folder: Path) -> tuple[str, Summary | None]:
 @click.option(
     "--split", type=click.Choice(["train", "eval", "counterfactual", "candidate"]), help="Only these; the last two so."
 )
-@click.option("--iteration", type=int, help="Only trajectories of this iteration.")
-@click.option("--limit", type=int, default=20, show_default=True)
-@click.option("--offset", type=int, default=0, show_default=True)
+@click.option("--iteration", type=click.IntRange(0), help="Only trajectories of this iteration.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True)
+@click.option("--offset", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int, as_json: bool) -> None:
     """Show a run: its agents in the last iteration, and its trajectories, the newest first."""

@@ -171,7 +171,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         Raises RunError if the query is wrong or the database cannot be read."""
         try:
             return self._database.rows(sql, *values)
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             raise RunError(f"{self._database.path}: {error}: {sql}") from error
 
     def number(self, identity: str) -> int:

@@ -34,6 +34,12 @@ def test_to_name_commands_none_is_imported(acme, monkeypatch):
     assert completed("trai") == ["train"] and completed("ac") == ["acme"]
 
 
+@pytest.mark.parametrize("command", ["observe", "compare", "export", "recoach", "advise"])
+def test_a_run_is_completed_as_a_folder(command):
+    (item,) = get_completion_class("bash")(cli, {}, "mappa", COMPLETION_VARIABLE).get_completions([command], "ru")
+    assert (item.value, item.type) == ("ru", "file")
+
+
 def test_a_plugin_that_is_left_out_is_not(acme):
     assert "acme" not in completed("--block", "acme", "")
 

@@ -62,6 +62,12 @@ def test_a_folder_without_runs_says_so(tmp_path, capsys):
     assert listed(capsys, tmp_path / "runs") == [f"no runs in {tmp_path / 'runs'}"]
 
 
+@pytest.mark.parametrize("option", ["--limit", "--offset", "--iteration"])
+def test_a_run_is_shown_from_a_place_in_it(option, tmp_path, capsys):
+    assert main(["runs", "show", str(tmp_path), option, "-3"]) == 2
+    assert f"Invalid value for '{option}'" in capsys.readouterr().err
+
+
 def test_a_list_for_a_file_holds_whole_names_and_every_interval(root, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = listed(capsys, root)

@@ -80,6 +80,9 @@ def test_a_query_reads_and_cannot_write(filled: RunFolder) -> None:
             reader.query("SELECT unknown FROM steps")
         with pytest.raises(RunError, match=r"syntax error.*SELEC agent"):
             reader.query("SELEC agent FROM steps")
+        for wrong in ("SELECT 1; SELECT 2", "SELECT ?"):
+            with pytest.raises(RunError, match=r"run\.db"):
+                reader.query(wrong)
     assert len(list(RunReader(filled.path).steps)) == 12
 
 

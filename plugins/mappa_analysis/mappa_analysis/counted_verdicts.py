@@ -1,5 +1,5 @@
 """The verdicts that count where an action has several: those of the run's own coach, or, of a run whose coach judged
-nothing (an imported one), the last ones that `mappa recoach` added."""
+nothing (an imported one, or one whose verdicts all failed), the last ones that `mappa recoach` added."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ class AgentVerdicts:
 
 
 def select_counted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Select those that count, given by arrival: of the run's own coach all, of `mappa recoach` the last on each
-    action."""
+    """Select those that count, given by arrival: of the run's own coach all, unless all of them failed, of `mappa
+    recoach` the last on each action that did not fail, if there is one."""
     own = tuple(verdict for verdict in verdicts if verdict.phase != "again")
-    return own or tuple({verdict.step: verdict for verdict in verdicts}.values())
+    again: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        if verdict.phase == "again" and (verdict.status != "failed" or verdict.step not in again):
+            again[verdict.step] = verdict
+    given = tuple(again.values())
+    return own if own and (_all_failed(given) or not _all_failed(own)) else given
+
+
+def _all_failed(verdicts: Sequence[Verdict]) -> bool:
+    return all(verdict.status == "failed" for verdict in verdicts)
 
 
 def select_counted_rows(rows: Iterable[VerdictRow]) -> list[VerdictRow]:

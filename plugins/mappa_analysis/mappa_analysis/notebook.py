@@ -15,6 +15,7 @@ from typing import Any, Literal
 from mappa_analysis.compare import Comparison, compare_arms, format_p, setting_notes
 from mappa_analysis.counted_verdicts import with_counted_verdicts
 from mappa_analysis.run_results import differing_settings, group_by_arm, read_result
+from mappa_core import ConfigError
 from mappa_core.commands import RunProgress, TrainResult, format_problem_count, format_share, load_registry
 from mappa_core.redaction import clean
 from mappa_core.runs import (
@@ -39,6 +40,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs as `mappa compare` does: those that differ in nothing but their seed, or in the settings `by`, are
     one arm. Raises RunError for a run without a result, ConfigError for runs that cannot be compared."""
+    if not folders:
+        raise ConfigError("name the runs that are compared")
     registry = load_registry()
     results = [read_result(Path(one), registry) for one in folders]
     named_by = by or differing_settings(results)

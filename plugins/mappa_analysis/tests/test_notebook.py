@@ -11,6 +11,7 @@ from mappa_analysis.compare import Arm, Comparison, PairComparison
 from mappa_analysis.notebook import (
     SHOWN,
     Progress,
+    compare_runs,
     comparison_html,
     html_table,
     load_ipython_extension,
@@ -18,7 +19,7 @@ from mappa_analysis.notebook import (
     run_html,
     summary_html,
 )
-from mappa_core import Task, Trajectory, runs
+from mappa_core import ConfigError, Task, Trajectory, runs
 from mappa_core.cli import main
 from mappa_core.commands import TrainResult
 from mappa_core.redaction import keep_secret
@@ -178,3 +179,8 @@ def test_the_extension_shows_what_it_lists():
     load_ipython_extension(shell)
     assert shell.display_formatter.formatters["text/html"](SUMMARY) == summary_html(SUMMARY)
     assert {*SHOWN} <= {*shell.display_formatter.formatters["text/html"].type_printers}
+
+
+def test_a_comparison_of_no_run_is_refused():
+    with pytest.raises(ConfigError, match="name the runs that are compared"):
+        compare_runs()

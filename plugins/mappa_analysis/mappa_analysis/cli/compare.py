@@ -25,7 +25,7 @@ _MAX_NAME_CHARACTERS = {True: 24, False: 4}
 
 
 @click.command("compare")
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path())
 @click.option("--by", "by", metavar="KEY", multiple=True, help="Setting that makes an arm; may be repeated.")
 @click.option("--arm", "arms", metavar="NAME=RUN", multiple=True, help="A run of an arm; once for each of its runs.")
 @click.option("--against", metavar="ARM", help="Hold all arms against this one, instead of every two.")

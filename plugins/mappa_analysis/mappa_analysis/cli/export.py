@@ -19,7 +19,7 @@ PROMPT_NAME = "prompt.md"
 
 
 @click.command("export")
-@click.argument("run", metavar="RUN[@best|@last|@N]")
+@click.argument("run", metavar="RUN[@best|@last|@N]", type=click.Path())
 @click.option(
     "--to",
     "form",

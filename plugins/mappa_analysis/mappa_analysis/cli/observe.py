@@ -37,7 +37,7 @@ MAX_FILE_REASONS = 3
 
 
 @click.command("observe")
-@click.argument("run", required=False)
+@click.argument("run", required=False, type=click.Path())
 @recipe_options
 @click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
 @click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
