@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PROPOSAL_EVENT = "proposal"
 """A proposal: its number and agent, the prompt that it was to replace, the new one, why it was refused, its usage, and
 the round of a training that it is of; None in a search."""
+_HALF = re.compile("[\ud800-\udfff]")
 _BLOCK = re.compile(r"^`{6}\w*[ \t]*\n(.*?)\n`{6}[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
@@ -150,9 +151,11 @@ class Proposer:
 
 
 def find_prompt(reply: str) -> str | None:
-    """Return the one block of a proposer's reply, None if there is not exactly one or it is empty."""
+    """Return the one block of a proposer's reply, None if there is not exactly one, or it is empty or holds half a
+    character, which no file can."""
     blocks = _BLOCK.findall(reply)
-    return blocks[0].strip() or None if len(blocks) == 1 else None
+    text = blocks[0].strip() if len(blocks) == 1 else ""
+    return text if text and not _HALF.search(text) else None
 
 
 @cache

@@ -1,6 +1,7 @@
 """`mappa improve` as it is typed."""
 
 import json
+import shlex
 
 import pytest
 
@@ -38,6 +39,14 @@ def test_it_prints_the_diff_the_gain_and_what_comes_next(capsys):
     assert "is sent to instruction-editor" in err
     assert main(["eval", "--recipe", "gepa/tiny", "--config", "runs/first/improved.yaml", "--json", EXACT]) == 0
     assert json.loads(capsys.readouterr().out)["rollouts"] == 64
+
+
+def test_what_comes_next_can_be_copied_whatever_the_folder_is_called(capsys):
+    _, out, _ = improve(capsys, *TEAM, *SMALL, "--name", "two words", EXACT)
+    (following,) = [line.removeprefix("next ") for line in out.splitlines() if line.startswith("next ")]
+    assert main([*shlex.split(following)[1:], "--json", EXACT, "eval.problems=2"]) == 0
+    assert main(["observe", "runs/two words"]) == 0
+    assert "mappa runs trace 'runs/two words' ID" in capsys.readouterr().out
 
 
 def test_a_finished_search_is_resumed_to_the_same_result(capsys):

@@ -83,6 +83,7 @@ def test_the_original_prompts_hold_the_duties():
         ("Here:\n\n``````markdown\nDo\n\n```python\nx\n```\n``````\n", "Do\n\n```python\nx\n```"),
         ("Do it.", None),
         ("``````\n\n``````", None),
+        ("``````\nHalf \ud83d of a character.\n``````", None),
         ("``````\nA\n``````\n``````\nB\n``````", None),
     ],
 )

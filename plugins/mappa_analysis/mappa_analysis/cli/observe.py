@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +132,8 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         usd = diagnosis.coach.total.usd
         cost = "an unknown amount" if usd is None else f"${usd:.4f}"
         console.print(f"the coach cost {cost}", highlight=False)
-    console.print(f"next     mappa runs trace {diagnosis.folder} ID", soft_wrap=True, highlight=False)
+    following = f"next     mappa runs trace {shlex.quote(str(diagnosis.folder))} ID"
+    console.print(following, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:

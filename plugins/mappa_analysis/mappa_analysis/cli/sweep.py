@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,7 @@ def command(
     try:
         done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
     except (KeyboardInterrupt, SystemExit, ConfigError):
-        click.echo(f"nothing is lost; go on with: mappa sweep --resume {folder}", err=True)
+        click.echo(f"nothing is lost; go on with: mappa sweep --resume {shlex.quote(str(folder))}", err=True)
         raise
     results = collect_results(folder, done)
     page = write_sweep_page(folder, results, sweep_notes(results))
@@ -189,7 +190,7 @@ def show_sweep(console: Console, results: SweepResult, page: Path) -> None:
         line = f"failed   {run.folder} ({results.sweep.setting(run)}, seed {run.seed}): {run.error}"
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if results.sweep.runs_with_status("failed"):
-        again = f"again    mappa sweep --resume {page.parent}"
+        again = f"again    mappa sweep --resume {shlex.quote(str(page.parent))}"
         console.print(again, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report   {page}", highlight=False, markup=False, soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from mappa_analysis.dataset.examples import (
     SiblingPairs,
 )
 from mappa_analysis.dataset.select import Filters
-from mappa_core import ConfigError
+from mappa_core import MAX_SCORE, ConfigError
 
 SOURCES_BY_FORM: Mapping[DatasetForm, tuple[ExampleSource, ...]] = {
     "sft": ("actions", "corrections"),
@@ -57,6 +58,10 @@ class ExportRequest:
 
     def _check(self) -> None:
         filters, siblings = self.filters, self.resolved_source == "siblings"
+        given = {"--min-score": filters.min_score, "--max-score": filters.max_score, "--threshold": self.threshold}
+        for option, score in given.items():
+            if score is not None and math.isnan(score):
+                raise ConfigError(f"{option} {score}: it must be 0 to {MAX_SCORE:g} points")
         if self.resolved_source not in SOURCES_BY_FORM[self.form]:
             known = " or ".join(SOURCES_BY_FORM[self.form])
             raise ConfigError(f"--source {self.resolved_source}: {self.form} is made of {known}")

@@ -356,6 +356,9 @@ async def test_nothing_is_written_where_nothing_fits(trained, registry, tmp_path
         (["--to", "sft", "--merged"], "for models"),
         (["--to", "sft", "--min-score", "8", "--iterations", "9-3"], "write A-B"),
         (["--to", "sft", "--min-score", "11"], "0.0<=x<=10.0"),
+        (["--to", "sft", "--min-score", "nan"], "--min-score nan: it must be 0 to 10 points"),
+        (["--to", "sft", "--min-score", "8", "--max-score", "nan"], "--max-score nan: it must be 0 to 10 points"),
+        (["--to", "kto", "--threshold", "nan"], "--threshold nan: it must be 0 to 10 points"),
     ],
 )
 def test_options_that_do_not_fit_are_input_errors(trained, tmp_path, words, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -157,9 +158,10 @@ def _lines(found: Improvement, options: ImproveOptions) -> Iterator[str]:
     )
     yield f"run       {found.folder}"
     if not found.proposals and found.chosen_on[0] < PERFECT:
-        yield f"next      mappa observe {found.folder}"
+        yield f"next      mappa observe {shlex.quote(str(found.folder))}"
     if found.changed:
-        yield f"next      mappa eval --recipe {found.recipe} --config {found.folder / CONFIG_NAME}"
+        config = shlex.quote(str(found.folder / CONFIG_NAME))
+        yield f"next      mappa eval --recipe {found.recipe} --config {config}"
 
 
 def _gain_lines(found: Improvement) -> Iterator[str]:
