@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Grade a recipe's start models, or a run's checkpoint, on held-out tasks.
 
-    Of K samples of a task: --pass-at, that any is right; --avg-at, their mean; --majority-at, that the most frequent
-    answer is right. Fair counts a trajectory that the team did not finish as wrong, raw leaves it out.
+    Over K samples of a task, pass@K is the probability that any is right, avg@K their mean, majority@K the probability
+    that the most frequent answer is right. Fair counts a trajectory that was not finished as wrong; raw leaves it out.
     """
     from mappa_core.cli.announce import announce_providers, announce_sandboxes
     from mappa_core.cli.console import Console

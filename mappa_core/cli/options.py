@@ -46,14 +46,14 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
     decorators = (
         click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),
-        click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` unless named."),
+        click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` by default."),
         click.option(
             "--config",
             "config_files",
             metavar="FILE",
             type=click.Path(path_type=Path),
             multiple=True,
-            help="YAML laid over the recipe; may be repeated.",
+            help="YAML file applied over the recipe; may be repeated.",
         ),
         click.option("--name", metavar="RUN", help="Name of the run folder."),
         click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),

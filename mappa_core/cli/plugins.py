@@ -31,7 +31,7 @@ def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
     for plugin in registry.plugins.values():
         click.echo(f"{click.style(plugin.name, bold=True)}  {plugin.package} {plugin.version}")
         for kind, names in _rows(plugin).items():
-            click.echo(f"  {kind:<12}{', '.join(names)}")
+            click.echo(f"  {kind:<11} {', '.join(names)}")
         click.echo()
     for broken in registry.broken.values():
         click.echo(f"{click.style(broken.name, bold=True)}  {broken.package} {broken.version}")

@@ -31,7 +31,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run and nothing else.")
 def list_runs(root: Path, as_json: bool) -> None:
     """List the runs in a folder, the oldest first."""
     console = Console()
@@ -65,11 +65,11 @@ def _read_status(folder: Path) -> tuple[str, Summary | None]:
 @command.command("show")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--split", type=click.Choice(["train", "eval", "counterfactual", "candidate"]), help="Only these; the last two so."
+    "--split", type=click.Choice(["train", "eval", "counterfactual", "candidate"]), help="By default train and eval."
 )
 @click.option("--iteration", type=click.IntRange(0), help="Only trajectories of this iteration.")
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True)
-@click.option("--offset", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Trajectories to show.")
+@click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Trajectories to skip first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int, as_json: bool) -> None:
     """Show a run: its agents in the last iteration, and its trajectories, the newest first."""
@@ -144,7 +144,7 @@ def _unnamed(message: Message) -> bytes:
 def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[Verdict]) -> None:
     console.rule(f"{escape(step.agent)}, turn {step.turn + 1}", align="left")
     for message in new:
-        _block(console, f"saw, of {message.name or message.role}", message.content)
+        _block(console, f"saw, from {message.name or message.role}", message.content)
     if step.reply.reasoning:
         _block(console, "thought", step.reply.reasoning)
     _block(console, "wrote" + " (cut off at its token limit)" * step.truncated, step.completion.text or "(no text)")
@@ -175,7 +175,7 @@ def _show_labels(console: Console, labels: Sequence[Label]) -> None:
 def _describe_result(result: ToolResult) -> str:
     where = "" if result.sandbox is None else f", in {result.sandbox}"
     stopped = "" if result.limit is None else f", stopped at its limit of {result.limit}"
-    watched = f" (looked after: {', '.join(result.watched)})" if result.limit and result.watched else ""
+    watched = f" (polled: {', '.join(result.watched)})" if result.limit and result.watched else ""
     again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
     return f"{result.tool}: {result.status}{stopped}{watched}{where}{again}"
 

@@ -14,7 +14,7 @@ from mappa_core.plugins import Registry
 
 @click.command("train")
 @recipe_options
-@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Go on with the run in this folder.")
+@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the run in this folder.")
 @click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")

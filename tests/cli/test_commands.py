@@ -82,6 +82,12 @@ def test_plugins_shows_versions_offers_recipes_and_what_is_broken(acme, out):
     assert "Traceback" in out("plugins", "--traceback")
 
 
+def test_plugins_sets_every_kind_apart_from_its_names(acme, out):
+    hook = "@hookimpl\ndef mappa_prompt_optimizers():\n    yield Offer('still', lambda options: None)\n"
+    acme.write("optimizing", f"from mappa_core import Offer, hookimpl\n\n\n{hook}")
+    assert "prompt_optimizers still" in out("plugins")
+
+
 def test_plugins_as_json(acme, out):
     acme.install("acme_broken")
     shown = json.loads(out("plugins", "--json"))

@@ -166,8 +166,8 @@ async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said
         await play(Team(), task, [call, "done"], tools={"search": Prints()}, recorder=folder.store)
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("the rules") == 1 and shown.count("and now?") == 2 and "saw, of a\n" not in shown
-    assert "search: ok, stopped at its limit of disk (looked after: wall, disk)\n" in shown
+    assert shown.count("the rules") == 1 and shown.count("and now?") == 2 and "saw, from a\n" not in shown
+    assert "search: ok, stopped at its limit of disk (polled: wall, disk)\n" in shown
     assert """called search\n{"query":"high\\ntides","top":5}""" in shown
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "high\ntides"

@@ -30,14 +30,14 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGS...]")
 @click.option("--plugin", metavar="NAME", help="Take tool and limits from this plugin's recipe, not from core.")
-@click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` unless named.")
+@click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` by default.")
 @click.option(
     "--config",
     "config_files",
     metavar="FILE",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="YAML laid over the recipe; may be repeated.",
+    help="YAML file applied over the recipe; may be repeated.",
 )
 @click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

@@ -27,8 +27,8 @@ TRIAL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class ControlGroups:
-    """The limits that control groups hold here, and the command by which a fork server gets groups of its own; where
-    they hold none, the `reason`."""
+    """The limits that control groups enforce here, and the command by which a fork server gets groups of its own; where
+    they enforce none, the `reason`."""
 
     held: tuple[str, ...]
     launcher: tuple[str, ...] = ()
@@ -44,13 +44,13 @@ def find_control_groups() -> ControlGroups:
 
 
 def describe_limits(groups: ControlGroups) -> str:
-    """Describe which limits of all processes together are the kernel's, and which are looked after."""
+    """Describe which limits of all processes together the kernel enforces, and which are polled."""
     names = {MEMORY: "memory", PROCESSES: "processes", CPU: "CPU time"}
     watched = [name for limit, name in names.items() if limit not in groups.held]
     by_kernel = [names[limit] for limit in groups.held]
     why = f" (no control groups: {groups.reason})" if groups.reason else ""
-    parts = [f"control groups hold {', '.join(by_kernel)}"] if by_kernel else []
-    return "; ".join([*parts, f"looked after: {', '.join([*watched, 'files'])}{why}"])
+    parts = [f"control groups enforce {', '.join(by_kernel)}"] if by_kernel else []
+    return "; ".join([*parts, f"polled: {', '.join([*watched, 'files'])}{why}"])
 
 
 def _systemd_launchers() -> list[tuple[str, ...]]:

@@ -57,12 +57,18 @@ class CalibrationRequest:
 
 @click.command("calibrate")
 @click.option("--coach", "coaches", metavar="[NAME=]OFFER", multiple=True, help="A member; may be repeated.")
-@click.option("--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts: each judge in it.")
-@click.option("--only", metavar="NAME", multiple=True, help="Of these members alone; may be repeated.")
-@click.option("--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="May be repeated.")
-@click.option("--on", "benchmark", type=click.Choice(["agent-process-bench"]), help="A public set.")
-@click.option("--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="Its files; repeatable.")
-@click.option("--labeller", metavar="NAME", help="Whose labels, where several people labelled.")
+@click.option(
+    "--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts; each judge is a member."
+)
+@click.option("--only", metavar="NAME", multiple=True, help="Use only this member; may be repeated.")
+@click.option(
+    "--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="A run; may be repeated."
+)
+@click.option("--on", "benchmark", type=click.Choice(["agent-process-bench"]), help="Public labelled set.")
+@click.option(
+    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; repeatable."
+)
+@click.option("--labeller", metavar="NAME", help="Use the labels of this person.")
 @click.option("--members", metavar="N", type=AT_LEAST_ONE, help="Keep only the N best members.")
 @click.option(
     "--share",
@@ -82,14 +88,16 @@ class CalibrationRequest:
 )
 @click.option("--cassette", metavar="FILE", type=click.Path(path_type=Path), help="Keep verdicts; ask none twice.")
 @click.option("--limit", metavar="N", type=AT_LEAST_ONE, help="Runs at most, drawn at random.")
-@click.option("--concurrency", metavar="N", type=AT_LEAST_ONE, default=64, show_default=True, help="Asked at once.")
+@click.option(
+    "--concurrency", metavar="N", type=AT_LEAST_ONE, default=64, show_default=True, help="Parallel questions."
+)
 @click.option(
     "--timeout",
     metavar="S",
     type=click.FloatRange(min=0.0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Seconds for a verdict.",
+    help="Timeout of a verdict in seconds.",
 )
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The calibration.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
@@ -98,15 +106,15 @@ class CalibrationRequest:
 def calibrate_command(**options: Any) -> None:
     """Make one calibrated jury of several coaches.
 
-    The coaches judge labelled runs; a regression learns what the verdict of each is worth beside those of the others.
-    FILE is for a coach `ensemble` with combine=calibrated, and the YAML file beside it is that coach, for a recipe:
+    The coaches judge labelled runs; a regression learns how much the verdict of each counts beside those of the others.
+    FILE is for a coach `ensemble` with combine=calibrated; the YAML file beside it has that coach, for a recipe:
 
     \b
       mappa coach calibrate --run runs/x --coach a=gemini --coach b=openai a.model=… b.model=… --out jury.json
       mappa train --plugin mathchat --config jury.yaml
       mappa coach eval --jury jury.json --unseen --run runs/x
 
-    What the jury is worth on questions that it has not seen is estimated by cross-validation, and printed.
+    It prints how well the jury judges questions that it has not seen, estimated by cross-validation.
     """
     from mappa_analysis.cli.coach_choices import choose_members
     from mappa_analysis.cli.jury_tables import jury_json, show_jury

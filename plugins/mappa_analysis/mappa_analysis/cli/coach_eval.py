@@ -82,14 +82,22 @@ class _Evaluated:
 
 
 @click.command("eval")
-@click.option("--coach", "coaches", metavar="[NAME=]OFFER", multiple=True, help="May be repeated.")
-@click.option("--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts: each judge in it.")
+@click.option("--coach", "coaches", metavar="[NAME=]OFFER", multiple=True, help="A coach; may be repeated.")
+@click.option(
+    "--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts; each judge is a coach."
+)
 @click.option("--jury", metavar="FILE", type=click.Path(path_type=Path), help="What mappa coach calibrate wrote.")
 @click.option("--unseen", is_flag=True, help="Leave out the questions that a jury was fitted on.")
-@click.option("--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="May be repeated.")
-@click.option("--on", "benchmark", type=click.Choice(["who-and-when", "agent-process-bench"]), help="A public set.")
-@click.option("--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="Its files; repeatable.")
-@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Labelled actions, one a line.")
+@click.option(
+    "--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="A run; may be repeated."
+)
+@click.option(
+    "--on", "benchmark", type=click.Choice(["who-and-when", "agent-process-bench"]), help="Public labelled set."
+)
+@click.option(
+    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; repeatable."
+)
+@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Labelled actions, one per line.")
 @click.option("--agent", "agents", metavar="AGENT", multiple=True, help="Only actions of this agent; may be repeated.")
 @click.option(
     "--against",
@@ -111,32 +119,34 @@ class _Evaluated:
     show_default=True,
     help="Labelled runs: all actions of a run after its end, or each with what came before it.",
 )
-@click.option("--labeller", metavar="NAME", help="Whose labels, where several people labelled.")
-@click.option("--repeats", metavar="N", type=AT_LEAST_ONE, default=1, show_default=True, help="Times each is judged.")
+@click.option("--labeller", metavar="NAME", help="Use the labels of this person.")
+@click.option("--repeats", metavar="N", type=AT_LEAST_ONE, default=1, show_default=True, help="Verdicts per action.")
 @click.option("--cassette", metavar="FILE", type=click.Path(path_type=Path), help="Keep verdicts; ask none twice.")
 @click.option("--limit", metavar="N", type=AT_LEAST_ONE, help="Trajectories at most, drawn at random.")
-@click.option("--concurrency", metavar="N", type=AT_LEAST_ONE, default=64, show_default=True, help="Asked at once.")
 @click.option(
-    "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Seconds for a verdict."
+    "--concurrency", metavar="N", type=AT_LEAST_ONE, default=64, show_default=True, help="Parallel questions."
+)
+@click.option(
+    "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Timeout of a verdict."
 )
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
 def eval_command(**options: Any) -> None:
-    """Hold coaches against actions of which something is known.
+    """Evaluate coaches on actions with known labels or outcomes.
 
     Actions are those of runs or of a public set of labelled failures, or those of a JSON Lines file: {"scene": …,
     "label": 1.0, "trajectory": "…"}, as --save writes them; a label above 0.5 is a right action. A coach is named by
-    its offer, or NAME=OFFER where one is to be tried with several options:
+    its offer, or by NAME=OFFER to try one offer with several options:
 
     \b
       mappa coach eval --run runs/x --coach low=gemini --coach high=gemini low.model=… high.model=…
       mappa coach eval --on who-and-when --data who_and_when.jsonl --coach gemini gemini.model=…
 
     Where people labelled runs, coaches have to find the guilty agent, the decisive step, the first error and the value
-    of every step. Otherwise scores are held against the outcome of the run, or, where it was trained with
-    credit.counterfactual.use, against what another action would have changed (--against counterfactual).
+    of every step. Otherwise scores are compared with the outcome of the run, or, where it was trained with
+    credit.counterfactual.use, with what another action would have changed (--against counterfactual).
     """
     from mappa_analysis.cli.coach_choices import calibrated_jury, parse_coaches, recorded_judges
     from mappa_analysis.cli.verdict_tables import check_answered, verdict_bar

@@ -28,10 +28,10 @@ _MAX_NAME_CHARACTERS = {True: 24, False: 4}
 @click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path())
 @click.option("--by", "by", metavar="KEY", multiple=True, help="Setting that makes an arm; may be repeated.")
 @click.option("--arm", "arms", metavar="NAME=RUN", multiple=True, help="A run of an arm; once for each of its runs.")
-@click.option("--against", metavar="ARM", help="Hold all arms against this one, instead of every two.")
+@click.option("--against", metavar="ARM", help="Compare all arms with this one, instead of all pairs.")
 @click.option("--measure", metavar="NAME", help="A figure of the workflow in place of its metric.")
 @click.option(
-    "--root", type=click.Path(path_type=Path), default=Path("runs"), help="Where runs lie that are named alone."
+    "--root", type=click.Path(path_type=Path), default=Path("runs"), help="Folder of runs that are given by name alone."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(

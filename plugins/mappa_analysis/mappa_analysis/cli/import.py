@@ -27,10 +27,12 @@ MAX_SHOWN = 8
 
 @click.command("import")
 @click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--format", "file_format", type=click.Choice(FORMATS), help="Else it is found from the file.")
+@click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
 @click.option("--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; repeatable.")
 @click.option("--agent-from", metavar="KEY", help="Who speaks: a key of a message; of spans an attribute.")
-@click.option("--person", "persons", metavar="NAME", multiple=True, help="Who is no agent though named; repeatable.")
+@click.option(
+    "--person", "persons", metavar="NAME", multiple=True, help="A named speaker that is no agent; repeatable."
+)
 @click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
 @click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
 @click.option("--prompt", metavar="KEY", help="The text of the task; else the first message of a user.")
@@ -72,12 +74,12 @@ def command(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Make a run of what other frameworks recorded, and people labelled.
+    """Turn logs of other frameworks, and labels of people, into a run.
 
-    The format is found from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
+    The format is detected from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
     labelled failures. The run can be observed, judged (recoach), used to certify a coach, viewed and reported. A line
-    of messages is one rollout, every message of an agent an action; spans of one trace are a rollout. KEY is a key of
-    the line (of spans: an attribute of the root span); with dots it looks into objects:
+    of messages is one rollout, and every message of an agent an action; the spans of one trace are a rollout. KEY is a
+    key of the line (for spans, an attribute of the root span); dots reach into objects:
 
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved

@@ -57,9 +57,8 @@ def command(
     """Show which agent fails, how often and why; trains nothing.
 
     Where agents hand on files it also shows which were missing or broken, and what that cost. With RUN, the folder of a
-    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach on: policies
-    may be behind an API (policies.default.kind=api): then it needs no GPU and no
-    torch.
+    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach. Policies may
+    be behind an API (policies.default.kind=api); then it needs no GPU and no torch.
     """
     if run is not None and "=" in run and not Path(run).exists():
         arguments, run = replace(arguments, settings=(run, *arguments.settings)), None

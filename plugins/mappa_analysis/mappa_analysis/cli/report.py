@@ -28,13 +28,13 @@ SEARCH_OPTIONS = "improve.json"
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", metavar="FILE.html", type=click.Path(path_type=Path), help="One page on all of them.")
 @click.option("--audit", is_flag=True, help="With every verdict and the hash of the evidence that it was given on.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run and nothing else.")
 def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) -> None:
-    """Write report.html of runs anew; print what was learned.
+    """Write report.html of runs again, and print what was learned.
 
     A page is one file that needs nothing else: figures, gaps of the coach between strata with their intervals and
-    alarms, the most telling trajectories, settings, versions and cost. It lies in the run's folder, or with --out
-    where that says, one page for all runs.
+    alarms, the most telling trajectories, settings, versions and cost. It is written to the run's folder, or with
+    --out to that file, as one page on all runs.
     """
     from mappa_analysis.counted_verdicts import with_counted_verdicts
     from mappa_analysis.output_files import check_writable

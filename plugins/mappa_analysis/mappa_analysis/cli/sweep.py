@@ -26,8 +26,8 @@ EXIT_FAILED = 2
     "--vary", metavar="KEY=[A, B]", multiple=True, help="Values of a setting, as a YAML list; may be repeated."
 )
 @click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 unless named.")
-@click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="Where the sweep lies; new.")
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with the sweep in this folder.")
+@click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="New folder for the sweep.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue the sweep in this folder.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
 @click.option("--ray", metavar="ADDRESS", help="Run on the machines of this Ray: auto, or HOST:PORT.")
 @click.option("--cpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="CPUs of a run on Ray.")
@@ -51,9 +51,9 @@ def command(
 ) -> None:
     """Train every combination of settings with every seed, and compare.
 
-    Each is a run of its own, trained by mappa train. What is done is not run again, what was interrupted goes on, and
-    what fails is shown and stops nothing else. With --ray every run takes a share of the cluster's machines, which must
-    have Mappa installed and share the sweep's folder.
+    Each combination is one run, trained by mappa train. Finished runs are not run again, interrupted runs continue, and
+    a failed run is shown and does not stop the others. With --ray every run takes a share of the cluster's machines,
+    which must have Mappa installed and share the sweep's folder.
 
     \b
       mappa sweep --plugin mathchat --seeds 0,1,2 --vary 'train.learning_rate=[2e-4, 5e-4]' train.iterations=20

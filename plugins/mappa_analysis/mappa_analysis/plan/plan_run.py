@@ -282,7 +282,7 @@ def _notes(previous: Path | None, differing: Sequence[str], *unknown: str | None
     notes = [why for why in unknown if why]
     if previous is None:
         notes.insert(
-            0, "without a run figures are bounds, and time is not known: --from RUN takes what one has measured"
+            0, "without --from RUN figures are bounds, and time is not known; with it they are what that run measured"
         )
     elif differing:
         notes.insert(0, f"{previous} had other settings, so what it measured may not hold: {', '.join(differing)}")

@@ -50,7 +50,7 @@ def test_a_plan_names_agents_memory_and_work(capsys):
     assert shown == ["32", "1,920", "8", "1,936"]
     assert "≤ 128" in [cell.strip() for cell in row(lines, "actions")]
     assert "the run: 60 iterations, 2 evaluations; cost $0.00; wall time not known" in lines
-    assert lines[-1].startswith("without a run figures are bounds")
+    assert lines[-1].startswith("without --from RUN figures are bounds")
 
 
 def test_a_teacher_that_no_agent_plays_is_part_of_the_memory(capsys):
@@ -66,7 +66,7 @@ def test_a_teacher_that_no_agent_plays_is_part_of_the_memory(capsys):
 def test_a_plan_by_a_run_knows_hours_and_no_bounds(run, capsys):
     lines = lines_of(capsys, "plan", "--plugin", "doubles", "--from", str(run), "train.iterations=9")
     text = "\n".join(lines)
-    assert "≤" not in text and "without a run" not in text and "wall time about " in text
+    assert "≤" not in text and "without --from" not in text and "wall time about " in text
     assert "memory is not known: the engine makes no plan" in text
 
 

@@ -40,7 +40,7 @@ NOTHING_TO_TRY = (
 @click.option(
     "--swap", "swaps", metavar="AGENT=AGENT", multiple=True, help="Try two agents with each other's policy; repeatable."
 )
-@click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents whose weights are yours.")
+@click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents that can be trained.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -57,11 +57,11 @@ def command(
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Tell which fix of a team is worth making: none, a prompt, training, another model, a swap.
+    """Find out which fix of a team is worth making: none, a prompt, training, another model, a swap.
 
-    From the verdicts of RUN it tells how much mending each agent can give at most. With --rollouts it tries prompts
+    From the verdicts of RUN it estimates how much fixing each agent can gain at most. With --rollouts it tries prompts
     (--proposer), short trainings (--train), models (--model) and swaps (--swap) on the run's held-out tasks, in a race
-    against the team as it is. KEY=VALUE changes the run's config, and gives policies to try: policies.big.kind=api.
+    against the team as it is. KEY=VALUE changes the run's config, and adds policies to try: policies.big.kind=api.
     """
     from mappa_gepa.advise.advice import advise
     from mappa_gepa.advise.trials import TrialOptions

@@ -49,7 +49,7 @@ REFUSALS = {
 @click.command("improve")
 @recipe_options
 @click.option("--run", metavar="RUN", type=click.Path(path_type=Path), help="Take config and last weights of this run.")
-@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Go on with the search in this folder.")
+@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the search in this folder.")
 @click.option(
     "--proposer", metavar="OFFER", help="Provider whose model writes prompts; its options: proposer.KEY=VALUE."
 )

@@ -95,7 +95,7 @@ async def test_no_group_is_left_of_a_program(base, backend, tmp_path):
     held = find_control_groups().held
     assert result.limit == "wall" and held
     assert result.watched == ("wall", *(name for name in LIMITS if name not in held), "disk", "files")
-    assert "control groups hold" in sandbox.detail
+    assert "control groups enforce" in sandbox.detail
     await tool.close()
     left = groups_in(base) - before  # other programs of this machine have groups, too
     assert [name for name in left if not Path("/proc", name.removeprefix("mappa-")).exists()] == []
@@ -107,7 +107,7 @@ async def test_without_groups_programs_are_looked_after_and_it_is_said(monkeypat
     detail = (await tool.open()).detail
     result = await tool.call({"code": "while True: pass"}, FolderWorkspace(tmp_path / "w"), ToolLimits(cpu_s=1.0))
     await tool.close()
-    assert detail.endswith("looked after: memory, processes, CPU time, files (no control groups: none of yours)")
+    assert detail.endswith("polled: memory, processes, CPU time, files (no control groups: none of yours)")
     assert (result.status, result.exit_code, result.limit) == ("timeout", None, "cpu")
     assert result.watched == ("wall", *LIMITS, "disk", "files")
 
@@ -143,8 +143,8 @@ async def test_a_fork_server_is_started_by_a_launcher_and_gets_its_own_environme
 @pytest.mark.parametrize(
     ("held", "said"),
     [
-        (("memory", "processes", "cpu"), "control groups hold memory, processes, CPU time; looked after: files"),
-        (("cpu",), "control groups hold CPU time; looked after: memory, processes, files"),
+        (("memory", "processes", "cpu"), "control groups enforce memory, processes, CPU time; polled: files"),
+        (("cpu",), "control groups enforce CPU time; polled: memory, processes, files"),
     ],
 )
 def test_who_holds_which_limit_is_said(held, said):
