@@ -102,8 +102,8 @@ class Usage:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
     """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token; `logprobs` are
-    nats of the temperature-scaled distribution, cut by top_p and top_k. What they left to choose from at each token is
-    its sampling mask, of `mask_sizes` ids (0: of all). Policies behind an API have `usage` and no arrays."""
+    nats of the temperature-scaled distribution, cut by top_p and top_k. The ids that the cut left at each token are its
+    sampling mask, of `mask_sizes` ids (0: all ids). Policies behind an API have `usage` and no arrays."""
 
     text: str
     prompt_tokens: Int32 | None  # (P,)

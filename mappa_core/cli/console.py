@@ -24,7 +24,7 @@ _WORD = re.compile(r"\S+\s*")
 
 
 class Console(rich.console.Console):
-    """A console of rich on which control characters and keys of a text are shown by what stands for them."""
+    """A console of rich that shows placeholders in place of control characters and API keys."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -84,5 +84,5 @@ class Name:
 
 
 def echo(text: str, **options: Any) -> None:
-    """Print a text that holds others' words, also JSON, as `click.echo` does, and `clean`."""
+    """Print untrusted text, also JSON, as `click.echo` does, after `clean`."""
     click.echo(clean(text), **options)

@@ -46,7 +46,7 @@ QUIET_SECONDS = 60.0
 
 
 class RunProgress(Listener):
-    """Counts rollouts, actions and verdicts of what a run waits for. A display overrides `show`."""
+    """Counts the rollouts, actions and verdicts that a run waits for. A display overrides `show`."""
 
     def __init__(self) -> None:
         self.phase: LoopPhase | None = None
@@ -327,7 +327,7 @@ def format_or_dash(value: float | None, spec: str) -> str:
 
 
 def format_count(count: int, what: str) -> str:
-    """Format a number of things, `what` being one of them."""
+    """Format a number of things; `what` is their name in the singular."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -193,7 +193,7 @@ def verdict_headline(verdict: Verdict) -> str:
 
 
 def label_headline(label: Label) -> str:
-    """Describe a label: who says so, and what of whom."""
+    """Describe a label: the labeller, and the label of the agent or action."""
     if label.kind == "guilt":
         return f"label of {label.labeller}: {label.agent} is to blame{'' if label.step is None else ', in this step'}"
     value = "no value" if label.value is None else QUALITIES.get(label.value, f"{label.value:g}")

@@ -12,8 +12,8 @@ from mappa_core.records import Trajectory
 
 
 class DelegatingCoach(Coach):
-    """Passes on to other coaches what is no judgement. Subclasses implement `score`, and `review` if one call judges
-    several actions. The states of `coaches` are stored under their names."""
+    """Base of coaches that wrap others: forwards to `coaches` all calls but `score`, which subclasses implement, and
+    `review`, if one call judges several actions. The states of `coaches` are stored under their names."""
 
     def __init__(self, coaches: Mapping[str, Coach]) -> None:
         self._coaches = dict(coaches)

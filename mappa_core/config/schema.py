@@ -65,7 +65,7 @@ class LoraSection:
 
 @dataclass
 class PolicySection:
-    """Weights, or a model behind an API, that agents play by."""
+    """Weights, or a model behind an API, that agents act with."""
 
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""

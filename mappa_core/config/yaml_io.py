@@ -12,7 +12,7 @@ import yaml
 from mappa_core.config.layers import Content, SettingsNode, is_leaf, merge, with_origin
 from mappa_core.errors import ConfigError
 
-CONFIG = "config.yaml"  # In a run folder.
+CONFIG = "config.yaml"  # Name of the config file in a run folder.
 COMMAND_LINE = "command line"
 INTERPOLATION = "${"
 MAX_DEPTH, MAX_VALUES = 64, 100_000

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from mappa_core.records import Float64, Int64, Interval
 
-CONFIDENCE_LEVEL = 0.95  # Of all intervals.
+CONFIDENCE_LEVEL = 0.95  # Level of all intervals.
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
 TINY = 1e-9  # Smaller values are rounding errors.
 BOOTSTRAP_CLUSTERS = range(30, 3001)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mappa_core.records import Interval, Phase
 
-AlarmKind = Literal["level", "widening"]  # A gap is too large, or grows.
+AlarmKind = Literal["level", "widening"]  # `level`: a gap is too large; `widening`: it grows.
 ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 """All kinds of alarms, in the order in which they are tested."""
 

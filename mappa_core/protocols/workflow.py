@@ -91,7 +91,7 @@ class Toolbox(Protocol):
 
 
 class Bench(Protocol):
-    """Runs programs on files of agents in the sandbox of the tool `python`. Nowhere else may these be unpickled."""
+    """Runs programs on files of agents in the sandbox of the tool `python`. Unpickle them nowhere else."""
 
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
         """Return the files that the calls of `steps`, all steps so far, left: read-only paths to their contents by
@@ -160,7 +160,7 @@ class Stage(Protocol):
         """Grade the file at `path`, as the actions left it, with the workflow's `grade_file`."""
 
     def record(self, **outcome: float) -> None:
-        """Add metrics to the trajectory's outcome, none for what is unknown: NaN raises ValueError."""
+        """Add metrics to the trajectory's outcome; leave out unknown ones, as NaN raises ValueError."""
 
 
 class Workflow(ABC):

@@ -46,7 +46,7 @@ class Table(Generic[Row]):
 
 
 class RolloutTable(Table[Row]):
-    """A table of what was rolled out. Counterfactual rollouts are left out unless `where` names their split."""
+    """A table whose rows belong to rollouts. Counterfactual rollouts are left out unless `where` names their split."""
 
     def __init__(self, read: Callable[[str | None, int | None], Iterable[Row]]) -> None:
         super().__init__(lambda: read(None, None))

@@ -289,9 +289,9 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
 
 
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded: Iterable[str]) -> Iterator[str]:
-    """Describe settings that do otherwise than they seem: those of the user, beyond the recipe's, that no agent follows
-    because each has one of its own; policies that nothing uses, neither an agent nor one that is `loaded`; advantages
-    normalised by a policy that agents share; shapers before one that replaces every reward."""
+    """Describe settings that do not have the effect that they seem to have: those of the user that no agent follows, as
+    each has its own; policies that nothing uses, neither an agent nor one that is `loaded`; advantages normalised over
+    a policy that agents share; shapers before one that replaces every reward."""
     policy_of, optimizer = assign_policies(composed.config, agents), composed.config.prompts
     used = {"default", *policy_of.values(), *loaded, *([optimizer.policy] if optimizer else [])}
     for unused in sorted(composed.config.policies.keys() - used):

@@ -41,7 +41,7 @@ def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: P
 
 
 def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, folder: Path, ledger: Ledger) -> None:
-    """Let coaches and policies record their batches beside the cassette that they have or could have, under the cap of
+    """Make coaches and policies record their batches in the folder of the cassette, used or not, under the cap of
     `ledger`. Raises RunError if the record is in use by another process or cannot be written."""
     for user in users:
         user.open_batches(folder if chosen.path is None else Path(chosen.path).parent, lambda: ledger.left_usd)
@@ -49,8 +49,8 @@ def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, fo
 
 @contextmanager
 def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
-    """Attach the coaches of a session to the run's cassette and to a program runner on the files that the run keeps;
-    them and the policies behind an API to its record of batches. Raises RunError as `attach_cassette`."""
+    """Attach the coaches of a session to the run's cassette and to a bench on the files that the run keeps. Open the
+    record of batches for them and for policies behind an API. Raises RunError as `attach_cassette`."""
     team, chosen = session.team, session.config.coach.cassette
     bench = team.bench(folder.files)
     open_batches((*session.coaches, *team.api_policies.values()), chosen, folder.path, team.ledger)

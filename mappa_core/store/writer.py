@@ -19,7 +19,7 @@ from mappa_core.store.schema import Database, fold_journal
 from mappa_core.store.search_index import SearchIndex
 
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
-PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent from after so many iterations on.
+PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
 _PAID_USAGE = """
 SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
 WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
