@@ -37,6 +37,8 @@ _INDEX = re.compile(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])'*\([^()]*\)|'")
 _UNKNOWN = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z]+")
 _NAMES = re.compile(r"\((?:\\?[A-Za-z]+,)+\\?[A-Za-z]+\)")
 _LETTERS = re.compile("[A-Za-z ]{2,}")
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+"""One that is no part of a command."""
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 
 
@@ -200,10 +202,10 @@ def _same_value(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
         if len(given) > 1:
             return _equal_by_algebra(answer, reference, algebra)
         return len(true) == 2 and _is_name(true[0]) and _same_scalar(answer, true[1], algebra)
-    if len(given) > 1 and re.search("[A-Za-z]", given[0]):
-        if not _is_name(given[0]):
-            return False
+    if len(given) > 1 and _is_name(given[0]):
         given = given[1:]
+    elif len(given) > 1 and _LETTER.search(given[0]):
+        return False
     return all(_same_scalar(part, reference, algebra) for part in given)
 
 

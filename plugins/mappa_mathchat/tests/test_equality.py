@@ -77,6 +77,8 @@ RIGHT = [
     (r"100^\circ C", "100"), (r"100^{\circ} C", r"100^\circ\mathrm{C}"), ("212 °F", r"212^\circ F"),
     (r"(-\infty,-2)\text{ or }(2,\infty)", r"(-\infty,-2)\cup(2,\infty)"),
     (r"{5 \choose 2}", "10"), (r"5\choose 2", "10"),
+    (r"0, 1, \text{ and } 2", "0,1,2"), (r"0, 1,\text{ and }2", r"\{2,1,0\}"), (r"\frac{3}{4} = 0.75", "0.75"),
+    (r"\sqrt{16} = 2^2 = 4", "4"), (r"5 \text{ million}", r"5\text{ million}"), (r"5 \text{ lakh}", r"5\text{ lakh}"),
     (r"17\text{ years old}", "17"), ("17 years old", r"17\text{ years}"),
     (r"\mathbb{R}", r"(-\infty,\infty)"), (r"x \in \mathbb{R}", r"(-\infty, \infty)"),
     (r"\text{all real numbers}", r"\mathbb{R}"), ("all real numbers", r"(-\infty,\infty)"),
@@ -144,6 +146,8 @@ WRONG = [
     # either is not both, and a remark is not mathematics
     ("2", r"2 \text{ or } 3"), (r"x\le-5", r"x\le -5 \text{ or } x\ge 5"), ("3", "x=3 or x=-3"),
     ("even", "even or odd"), ("3", "3 or -3"), ("3 or 3", "3 or -3"), (r"1+5\choose 2", "11"),
+    (r"\frac{3}{4} = 0.75", r"\frac12"),
+    (r"\frac{1}{2} = 0.75", "0.75"), (r"5 \text{ million}", "5"), (r"0, 1, \text{ and } 2", "0,1"),
     (r"{5\choose 3}", r"\binom{4}{3}"),
     (r"(-\infty,-2)\text{ or }(3,\infty)", r"(-\infty,-2)\cup(2,\infty)"), ("(1,2) or (3,4)", r"(1,2)\cup(3,5)"),
     (r"100^\circ C", r"100^\circ F"),
