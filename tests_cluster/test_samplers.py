@@ -114,7 +114,7 @@ def start(sampler, count) -> list[asyncio.Task]:
 
 async def test_a_request_that_a_publish_meets_is_exact_for_each_version(side, sampler, qwen3, newer):
     models = {0: model_of(qwen3), 1: model_of(newer)}
-    for delay in (0.1, 0.2, 0.4, 0.8, 1.6):  # by then some request has begun, and another not ended
+    for delay in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4):  # by then some request has begun, and another not ended
         await side.publish("solver", 0, load_file(f"{qwen3}/model.safetensors"))
         tasks = start(sampler, 8)
         await asyncio.sleep(delay)
