@@ -203,13 +203,18 @@ def test_two_models_share_one_gpu_by_what_the_larger_needs():
 @pytest.mark.parametrize(
     ("model", "kind", "dtype", "says"),
     [
-        ("Qwen2.5-0.5B-Instruct", "full", "float32", "hold {states} GB, and {total} GB in all with"),
-        ("Qwen2.5-1.5B-Instruct", "full", "float32", "of\nQwen2.5-1.5B-Instruct {states} GB, and {total} GB in all."),
+        (
+            "Qwen2.5-0.5B-Instruct",
+            "full",
+            "float32",
+            "Qwen2.5-0.5B-Instruct hold {states} GB, and {total} GB in all with",
+        ),
+        ("Qwen2.5-1.5B-Instruct", "full", "float32", "Qwen2.5-1.5B-Instruct hold {states} GB, and {total} GB in all."),
         (
             "Qwen2.5-1.5B-Instruct",
             "lora",
             "bfloat16",
-            "the three of 1.5 B fit 24 GB, with {total} GB in\nall",
+            "the three of 1.5 B fit into 24 GB, with {total} GB in all",
         ),
     ],
 )
@@ -220,4 +225,4 @@ def test_the_page_on_engines_counts_what_the_local_engine_does(model, kind, dtyp
     states = sum(size for name, size in parts if name in ("weights", "gradients", "optimiser", "reference"))
     total = sum(size for _, size in parts)
     text = says.format(states=f"{states / GB:.0f}", total=f"{total / GB:.0f}")
-    assert text in (ROOT / "docs" / "engines.md").read_text()
+    assert text in " ".join((ROOT / "docs" / "engines.md").read_text().split())
