@@ -1,4 +1,4 @@
-"""What needs a GPU, in one command: `make gpu-smoke`. It prints figures for docs/engines.md. It has not been run yet.
+"""What needs a GPU, in one command: `make gpu-smoke`. It prints figures for docs/engines.md.
 
 Each test is a short training of the recipe mathchat/tiny with its real team, tools and coach.
 """

@@ -242,7 +242,11 @@ def _gaps(backend: str) -> tuple[str, ...]:
 
 def readable_paths() -> tuple[str, ...]:
     """Paths of the system and of this interpreter that programs may read, without those inside others."""
-    interpreter = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])}
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])}
+    # The prefix of a distribution's own Python is /usr: what it needs there is among the system's paths.
+    interpreter = {
+        path for path in prefixes if not any(one.startswith(f"{path}/") for one in system_paths.SYSTEM_PATHS)
+    }
     candidates = {*system_paths.SYSTEM_PATHS, *interpreter, *(os.path.realpath(path) for path in interpreter)}
     paths: list[str] = []
     for path in sorted(path for path in candidates if os.path.lexists(path)):

@@ -10,6 +10,7 @@ from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import ToolLimits
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_sandbox import choose_sandbox
+from mappa_sandbox.isolation.bubblewrap import FOR_CAT
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
@@ -127,6 +128,15 @@ def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
         assert any(wanted.startswith(f"{place}/") for place in places)
     assert not {"/", "/etc", "/home", "/root", "/tmp", str(Path.home())} & set(places)
     assert [one for one in places for other in places if one.startswith(f"{other}/")] == []
+
+
+def test_of_the_prefix_of_a_system_python_the_listed_parts_are_readable(monkeypatch):
+    for prefix in ("prefix", "base_prefix", "exec_prefix"):
+        monkeypatch.setattr(sys, prefix, "/usr")
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    places = choose_sandbox.readable_paths()
+    assert "/usr" not in places
+    assert {path for path in FOR_CAT if os.path.lexists(path)} <= {*places}
 
 
 async def test_the_program_for_warming_up_runs_once_before_all_others(tmp_path):

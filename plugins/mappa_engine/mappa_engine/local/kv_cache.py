@@ -41,7 +41,7 @@ def grouped_attention(
     out = scaled_dot_product_attention(
         query.view(rows, groups, heads // groups, -1), key, value, attn_mask=attention_mask, scale=scaling
     )
-    return out.view(rows, 1, heads, -1), None
+    return out.reshape(rows, 1, heads, -1), None
 
 
 AttentionInterface.register(ATTENTION, grouped_attention)

@@ -85,6 +85,11 @@ def test_samplers_on_cpus_alone_have_huge_pages():
     assert not HUGE_PAGES.keys() & vllm_environment("cuda", "float32").keys()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_samplers_on_gpus_have_the_sampler_that_gives_processed_logprobs(dtype):
+    assert vllm_environment("cuda", dtype)["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
 @pytest.mark.skipif(not asks_for_huge_pages(), reason="huge pages are given to all here, or to none")
 @pytest.mark.parametrize("environment", [{}, HUGE_PAGES], ids=["plain", "huge"])
 def test_malloc_gets_huge_pages_where_it_asks(environment):

@@ -282,7 +282,9 @@ def vllm_environment(device: str, dtype: str) -> dict[str, str]:
     """Environment variables for vLLM: its engine core runs in the actor's process, and so dies with it."""
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
     if device == "cuda":
-        return {**common, **(FLOAT32_VARIABLES if dtype == "float32" else {})}
+        # FlashInfer's sampler exposes no log-probabilities after top-p and top-k, and compiles its kernels with nvcc.
+        sampler = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        return {**common, **sampler, **(FLOAT32_VARIABLES if dtype == "float32" else {})}
     # Compilation takes seconds and gains nothing; engines that bind threads to cores would all bind to the first ones.
     single = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return {**common, **single, **HUGE_PAGES}
