@@ -9,7 +9,7 @@ CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # What every team trains with.
-PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis calibration)
+PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox calibration)
 export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
@@ -64,28 +64,28 @@ define system
 endef
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-.venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
+.venv/.train-%: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
-	$(PIP) --editable . $(foreach part,engine sandbox analysis calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
+	$(PIP) --editable . --editable mappa $(foreach part,engine sandbox calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable '.[data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --editable . --editable 'mappa[data,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
-.venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
+.venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
-	$(CLUSTER_PIP) --editable . $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part))
+	$(CLUSTER_PIP) --editable . --editable mappa $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 train: .venv/.train-$(PLUGIN)
 	.venv/bin/mappa train --plugin $(PLUGIN) seed=$(SEED) $(ARGS)
 
 # Without torch: no weights are touched.
-.venv/.improve: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
-	$(PIP) --editable . --editable plugins/mappa_gepa
+.venv/.improve: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
+	$(PIP) --editable . --editable mappa --editable plugins/mappa_gepa
 	@touch $@
 
 improve: .venv/.improve
@@ -111,19 +111,19 @@ test-shapes: .venv-cluster/.installed
 	.venv-cluster/bin/pytest tests_shapes --durations=15
 
 # TRL has a word in which versions of datasets and accelerate there are.
-.venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
+.venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trl
 	$(TRL_PIP) torch==2.13.0
-	$(TRL_PIP) --editable '.[data]' $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
+	$(TRL_PIP) --editable . --editable 'mappa[data,view]' $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
 	@touch $@
 
 test-trl: .venv-trl/.installed | bubblewrap
 	.venv-trl/bin/pytest tests_trl
 
 # MLflow, Weights & Biases and the OpenAI Agents SDK resolve without our pins.
-.venv-trackers/.installed: requirements/trackers.txt pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
+.venv-trackers/.installed: requirements/trackers.txt pyproject.toml mappa/pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trackers
-	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . --editable plugins/mappa_gateway \
+	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . --editable mappa --editable plugins/mappa_gateway \
 		--editable 'plugins/mappa_trackers[otel]' --requirement $<
 	@touch $@
 
@@ -133,11 +133,11 @@ test-trackers: .venv-trackers/.installed
 # Frameworks of agents resolve without our pins, and not all of them beside each other.
 APART := tests_frameworks/test_crewai.py tests_frameworks/test_openai_v2.py
 
-.venv-%/.installed: requirements/%.txt pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
+.venv-%/.installed: requirements/%.txt pyproject.toml mappa/pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-$*
 	.venv-$*/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
-	.venv-$*/bin/pip --disable-pip-version-check install --quiet --editable . --requirement $< \
-		$(foreach part,engine sandbox analysis calibration gateway mathchat,--editable plugins/mappa_$(part))
+	.venv-$*/bin/pip --disable-pip-version-check install --quiet --editable . --editable mappa --requirement $< \
+		$(foreach part,engine sandbox calibration gateway mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed | bubblewrap
@@ -171,7 +171,7 @@ test-dist: dist | bubblewrap
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
 	.venv-gpu/bin/pip install --quiet --requirement requirements/cluster-gpu.txt
-	.venv-gpu/bin/pip install --quiet --no-deps --editable . $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part))
+	.venv-gpu/bin/pip install --quiet --no-deps --editable . --editable mappa $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	.venv-gpu/bin/pytest tests_gpu -s
 
 soak: .venv/.test .venv-cluster/.installed

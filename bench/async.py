@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 from measure import parse_arguments, print_result
 
+from mappa.store.iteration_report import IterationReport
+from mappa.testing import ScriptedEngine, ScriptedSampler
+from mappa.training import Run
+from mappa.training.listener import Listener
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, Loss, PolicySpec, Split, Stage, TaskSource, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict, VersionSpan
-from mappa_core.store.iteration_report import IterationReport
-from mappa_core.testing import ScriptedEngine, ScriptedSampler
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
 
 MEDIAN_S, SIGMA = 0.060, 1.0
 UPDATE_S, PUBLISH_S = 0.250, 0.020

@@ -38,14 +38,14 @@ from measure import cpu_seconds, median_interval, parse_arguments, print_result
 from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
-from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa.rollout.team import NamedCoach
+from mappa.store.cassette import CassetteFile, open_cassette
 from mappa_coach_openai import mappa_transports
 from mappa_core.coaching.llm_coach import llm_coach_offer
 from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.coaching.reply_parser import ReplySchema
 from mappa_core.records import Scene
-from mappa_core.rollout.team import NamedCoach
-from mappa_core.store.cassette import CassetteFile, open_cassette
 
 HERE = Path(__file__).resolve().parent
 PEER_PYTHON = HERE.parent / ".venv-bench" / "bin" / "python"

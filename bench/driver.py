@@ -31,12 +31,12 @@ import numpy as np
 import structlog
 from measure import cpu_seconds, print_result
 
+from mappa.training import Run
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Engine, Loss, PolicySpec, Stage, TaskSource, Workflow
 from mappa_core.records import Message, Role, Scene, Task, ToolSpec, Verdict, VersionSpan
-from mappa_core.training import Run
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources

@@ -19,7 +19,7 @@ import numpy as np
 from measure import parse_arguments, print_result
 from train import seconds
 
-from mappa_core.runs import RunReader
+from mappa.runs import RunReader
 
 SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]", "tools.python.options.warm_up=null")}
 
@@ -27,7 +27,7 @@ SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]", "tools.python.o
 def throughput(folder: Path, words: tuple[str, ...]) -> float:
     """Rollouts a second of a run's iterations."""
     settings = (f"run.root={folder}", "run.name=run", "eval.problems=1", "eval.samples=1", *words)
-    seconds((sys.executable, "-m", "mappa_core", "train", "--plugin", "dsbench", *settings), folder)
+    seconds((sys.executable, "-m", "mappa", "train", "--plugin", "dsbench", *settings), folder)
     with RunReader(folder / "run") as reader:
         iterations = list(reader.iterations)
     rollouts = sum(report.rollouts for report in iterations)

@@ -28,10 +28,10 @@ import numpy as np
 from measure import parse_arguments, print_result
 
 import mappa_gepa
-from mappa_core.commands import compose
+from mappa.commands import compose
+from mappa.runs import RunReader
+from mappa.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry, load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.statistics import mean_interval, paired_gain
 from mappa_gepa.improve import Improvement, improve
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.relay.team import DUTIES, Relay

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from measure import parse_arguments, print_result
 
+from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.store.writer import Store
+from mappa.testing import ScriptedSampler
 from mappa_core.protocols import Coach, Stage, Workflow
 from mappa_core.records import Completion, Int32, Message, Role, Sampling, Scene, Task, Verdict
-from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.store.writer import Store
-from mappa_core.testing import ScriptedSampler
 
 AGENTS, TURNS, EPISODES = ("one", "two", "three"), 4, 32
 SAMPLING_S, VERDICT_S = 0.050, 0.200

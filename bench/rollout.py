@@ -33,12 +33,12 @@ import numpy as np
 from measure import cpu_seconds, parse_arguments, print_result
 from numpy.typing import NDArray
 
+from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.store.writer import Store
+from mappa.testing import FixedCoach, ScriptedSampler
 from mappa_core.protocols import Stage, Workflow, Workspace
 from mappa_core.records import Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.store.writer import Store
-from mappa_core.testing import FixedCoach, ScriptedSampler
 
 HERE = Path(__file__).resolve().parent
 PEER_PYTHON = HERE.parent / ".venv-bench" / "bin" / "python"

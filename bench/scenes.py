@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
+from mappa.rollout.scenes import live_scenes
+from mappa.testing import play
 from mappa_core.protocols import Workspace
 from mappa_core.records import Scene, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.scenes import live_scenes
-from mappa_core.testing import play
 from mappa_mathchat.workflow import MathChat, MathChatOptions
 
 TEAMS, ACTIONS = 128, 4

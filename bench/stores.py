@@ -12,6 +12,10 @@ from random import Random
 
 import numpy as np
 
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import CoachFigures, HealthWarning, IterationReport, OutcomeFigures, VerdictCount
+from mappa.store.summary import CoachSummary, EvalSummary, Seconds, StratumSummary, Summary, write_summary
 from mappa_core.protocols import Alarm, DriftReport, Gap
 from mappa_core.records import (
     Breach,
@@ -29,23 +33,6 @@ from mappa_core.records import (
     Usage,
     Verdict,
     VersionSpan,
-)
-from mappa_core.store.agent_columns import AgentSummary
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.iteration_report import (
-    CoachFigures,
-    HealthWarning,
-    IterationReport,
-    OutcomeFigures,
-    VerdictCount,
-)
-from mappa_core.store.summary import (
-    CoachSummary,
-    EvalSummary,
-    Seconds,
-    StratumSummary,
-    Summary,
-    write_summary,
 )
 
 AGENTS = ("planner", "coder", "checker")

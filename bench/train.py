@@ -29,7 +29,7 @@ import numpy as np
 from measure import median_interval, parse_arguments, print_result
 from numpy.typing import NDArray
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 
 BARE = Path(__file__).resolve().parent / "bare_train.py"
@@ -79,7 +79,7 @@ def recipe(words: Sequence[str]) -> str:
 
 def ours(folder: Path, words: Sequence[str]) -> Taken:
     settings = (f"run.root={folder}", "run.name=run", *words)
-    command = (sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *settings)
+    command = (sys.executable, "-m", "mappa", "train", "--plugin", "mathchat", *settings)
     wall, cpu = seconds(command, folder)
     evaluated = json.loads((folder / "run" / "summary.json").read_text("utf-8"))["eval"]
     return Taken(wall=wall, cpu=cpu, before=evaluated["before"]["mean"], after=evaluated["after"]["mean"])

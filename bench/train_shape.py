@@ -37,13 +37,13 @@ from sync import MIDDLE, SMALL, Row, write_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from mappa.store.iteration_report import IterationReport
+from mappa.training import Run
+from mappa.training.listener import Listener
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Split, Stage, TaskSource, Workflow
 from mappa_core.records import Message, Role, Scene, Task, Verdict
-from mappa_core.store.iteration_report import IterationReport
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = Path(__file__).resolve().parent / "peers" / "trl_grpo.py"

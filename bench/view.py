@@ -24,9 +24,9 @@ from measure import parse_arguments, print_result
 from starlette.testclient import TestClient
 from stores import fill
 
-from mappa_analysis.view.web.app import create_app
-from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_core.runs import RunReader
+from mappa.look.view.web.app import create_app
+from mappa.look.view.web.run_folders import RunFolders
+from mappa.runs import RunReader
 
 SHORT = 1_000
 

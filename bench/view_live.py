@@ -25,10 +25,10 @@ from measure import parse_arguments, print_result
 from starlette.testclient import TestClient
 from stores import ROLLOUTS, fill, trajectory
 
-from mappa_analysis.view.web.app import create_app
-from mappa_analysis.view.web.run_folders import RunFolders
+from mappa.look.view.web.app import create_app
+from mappa.look.view.web.run_folders import RunFolders
+from mappa.store.folder import RunFolder
 from mappa_core.records import Verdict
-from mappa_core.store.folder import RunFolder
 
 POLL_S = 3.0
 

@@ -20,12 +20,14 @@ from .hookspecs import CheckResult as CheckResult
 from .hookspecs import NoOptions as NoOptions
 from .hookspecs import Offer as Offer
 from .hookspecs import hookimpl as hookimpl
+from .plugins import Registry as Registry
 from .protocols import Bench as Bench
 from .protocols import Coach as Coach
 from .protocols import Ending as Ending
 from .protocols import Engine as Engine
 from .protocols import Estimator as Estimator
 from .protocols import Loss as Loss
+from .protocols import PromptOptimizer as PromptOptimizer
 from .protocols import Rewards as Rewards
 from .protocols import Shaper as Shaper
 from .protocols import Split as Split
@@ -57,6 +59,5 @@ from .records import Trajectory as Trajectory
 from .records import Usage as Usage
 from .records import Verdict as Verdict
 from .records import VersionSpan as VersionSpan
-from .training.run import Run as Run
 
 __version__: str

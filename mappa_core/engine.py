@@ -15,6 +15,7 @@ from mappa_core.experience import Advantages as Advantages
 from mappa_core.experience import Demonstrations as Demonstrations
 from mappa_core.experience import Experience as Experience
 from mappa_core.experience import Receipt as Receipt
+from mappa_core.files import storage_errors as storage_errors
 from mappa_core.protocols import Engine as Engine
 from mappa_core.protocols import EnginePlan as EnginePlan
 from mappa_core.protocols import Lora as Lora

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +38,13 @@ class Task:
     cluster: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question_hash(self) -> str:
+        """Hash of what is asked, the same for all tasks of a cluster: a coach that was fitted on a label of one of them
+        cannot be certified on the others."""
+        question = self.id if self.cluster is None else self.cluster
+        return sha256(f"{self.stratum}\0{question}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

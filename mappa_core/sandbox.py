@@ -1,11 +1,11 @@
 """What authors of tools that run programs import, and of workspaces: limits, changes of files, how output is cut."""
 
+from mappa_core.codec import to_json as to_json
 from mappa_core.config.schema import ToolSection as ToolSection
 from mappa_core.protocols import ProgramRun as ProgramRun
 from mappa_core.protocols import Sandboxed as Sandboxed
 from mappa_core.records import FileChange as FileChange
 from mappa_core.records import Sandbox as Sandbox
-from mappa_core.store.codec import to_json as to_json
 from mappa_core.tools.owned_folder import OwnedFolder as OwnedFolder
 from mappa_core.tools.owned_folder import own_folder as own_folder
 from mappa_core.tools.owned_folder import sweep_folders as sweep_folders

@@ -16,9 +16,9 @@ import tempfile
 from contextlib import chdir, closing
 from pathlib import Path
 
-from mappa_core import Run
+from mappa import Run
 
-ARCHIVE = Path(__file__).parents[1] / "plugins/mappa_analysis/mappa_analysis/demo/run.tar.gz"
+ARCHIVE = Path(__file__).parents[1] / "mappa/look/demo/run.tar.gz"
 NAME = "demo"
 SETTINGS = (
     "train.iterations=8", "train.prompts=8", "train.samples=2", "eval.problems=32", "eval.coach=true",

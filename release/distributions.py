@@ -21,23 +21,21 @@ from zipfile import ZipFile
 from version import ROOT, current
 
 DIST = ROOT / "dist"
-ANALYSIS = ROOT / "plugins/mappa_analysis"
+APPLICATION = ROOT / "mappa"
 
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="mappa-sources-") as place:
         plugins = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
-        copy = copy_with_manual(Path(place) / ANALYSIS.name)
-        return build([ROOT, *(copy if folder == ANALYSIS else folder for folder in plugins)])
+        return build([ROOT, copy_with_manual(Path(place) / APPLICATION.name), *plugins])
 
 
 def copy_with_manual(place: Path) -> Path:
-    """Copy mappa-analysis to `place`, with the file that `mappa docs` shows: the pages lie outside the package."""
-    package = ANALYSIS / "mappa_analysis"
-    pages = runpy.run_path(str(package / "manual.py"))["join_pages"](ROOT / "docs")
-    shutil.copytree(ANALYSIS, place, ignore=shutil.ignore_patterns("__pycache__"))
-    (place / package.name / "manual.md").write_text(pages, encoding="utf-8")
+    """Copy mappa to `place`, with the file that `mappa docs` shows: the pages lie outside the package."""
+    pages = runpy.run_path(str(APPLICATION / "look/manual.py"))["join_pages"](ROOT / "docs")
+    shutil.copytree(APPLICATION, place, ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "look/manual.md").write_text(pages, encoding="utf-8")
     return place
 
 
@@ -67,10 +65,13 @@ def faults(folder: Path) -> Iterator[str]:
     """What is wrong with the sdist and the wheel of the project in `folder`."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     stem = f"{project['name'].replace('-', '_')}-{current()}"
-    package = folder / project["name"].replace("-", "_")
+    package = package_of(folder, project["name"])
     with tarfile.open(DIST / f"{stem}.tar.gz") as sdist:
         names = {name.removeprefix(f"{stem}/") for name in sdist.getnames()}
-    needed = {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml", *sources(package)}
+    inside = (
+        (name.removeprefix(f"{package.name}/") for name in sources(package)) if package == folder else sources(package)
+    )
+    needed = {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml", *inside}
     yield from (f"{stem}.tar.gz has no {name}" for name in sorted(needed - names))
     yield from wheel_faults(f"{stem}-py3-none-any.whl", stem, project, sources(package))
 
@@ -92,9 +93,17 @@ def wheel_faults(name: str, stem: str, project: dict[str, Any], sources: set[str
     yield from (f"{name} says {key}: {metadata[key]}" for key, value in said.items() if metadata[key] != value)
 
 
+def package_of(folder: Path, name: str) -> Path:
+    """The folder of a project's package: beside its pyproject.toml, or, of the application, the folder itself."""
+    package = folder / name.replace("-", "_")
+    return package if package.is_dir() else folder
+
+
 def sources(package: Path) -> set[str]:
     """Paths of the package's files, beginning with its name."""
+    of_project = {package / name for name in ("pyproject.toml", "README.md", "LICENSE")}
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = (path for path in files if path not in of_project)
     return {str(path.relative_to(package.parent)) for path in files}
 
 

@@ -40,7 +40,7 @@ from version import ROOT, current
 DIST = ROOT / "dist"
 LIGHT = ("config", "credit", "store", "coaching", "calls")
 """Folders of tests that need core's light dependencies alone."""
-PARTS = ("engine", "sandbox", "analysis", "calibration", "batch", "gateway", "gepa", "mcp")
+PARTS = ("engine", "sandbox", "look", "calibration", "batch", "gateway", "gepa", "mcp")
 TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
 """What these tests need beside the extra `test`."""
 PYTHON = "```python\nprint(6 * 7)\n```"
@@ -121,7 +121,7 @@ def needs_parts(folder: str, names: list[str]) -> list[str]:
 
 
 def lowest(environment: Environment) -> None:
-    environment.install("mappa-core[test]", *TESTING, constraints=ROOT / "constraints-lowest.txt")
+    environment.install("mappa[test]", *TESTING, constraints=ROOT / "constraints-lowest.txt")
     environment.check(torch=False)
     environment.light_tests()
 
@@ -130,7 +130,7 @@ def core(environment: Environment) -> None:
     strangers = [environment.place / name for name in ("acme_doubles", "acme_numpy")]
     for folder in strangers:
         shutil.copytree(ROOT / "tests/third_party" / folder.name, folder)
-    environment.install("mappa-core[test]", "mappa-coach-openai", *map(str, strangers), *TESTING)
+    environment.install("mappa[test]", "mappa-coach-openai", *map(str, strangers), *TESTING)
     environment.check(torch=False)
     environment.light_tests()
     words = ("--json", "run.root=runs", "train.iterations=2", "train.samples=2", "eval.problems=2")
@@ -147,7 +147,7 @@ def core(environment: Environment) -> None:
     accuracy = json.loads(learned)["eval"]
     if accuracy["before"]["high"] >= accuracy["after"]["low"]:
         raise SystemExit(f"a third party's engine has learned nothing: {accuracy}")
-    environment.refuse('pip install "mappa-analysis"', "mappa", "report", "runs/doubles")
+    environment.refuse('pip install "mappa"', "mappa", "report", "runs/doubles")
     environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
     tool = "tools.python={use: python, limits: {wall_s: 5}}"
     environment.refuse('pip install "mappa-sandbox"', "mappa", "train", "--plugin", "doubles", tool)
@@ -202,7 +202,7 @@ def all_wheels(environment: Environment) -> None:
 
 def minute(environment: Environment) -> None:
     """Type the commands of README in a folder that has a log of LangGraph, and hold them to a minute."""
-    block = re.search(r"```bash\n(pip install mappa-analysis .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = re.search(r"```bash\n(pip install mappa .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     installed, *commands = (shlex.split(line) for line in block[1].splitlines()) if block else ()
     environment.install(*installed[2:])
     environment.check(torch=False)

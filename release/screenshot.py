@@ -23,10 +23,10 @@ from pathlib import Path
 import uvicorn
 from starlette.testclient import TestClient
 
-from mappa_analysis.demo import unpack_demo
-from mappa_analysis.view.web.app import create_app
-from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_analysis.view.web.telling import telling_address
+from mappa.look.demo import unpack_demo
+from mappa.look.view.web.app import create_app
+from mappa.look.view.web.run_folders import RunFolders
+from mappa.look.view.web.telling import telling_address
 
 PICTURE = Path(__file__).parents[1] / "docs/assets/failed-play.png"
 SIZE = "1300,1010"

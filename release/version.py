@@ -17,7 +17,8 @@ VERSION = r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?"
 PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "pyproject.toml": (r'^version = "(.+)"$',),
-        "plugins/*/pyproject.toml": (r'^version = "(.+)"$', r'"mappa-[a-z-]+(?:\[[a-z,]+\])?~=([^"]+)"'),
+        "mappa/pyproject.toml": (r'^version = "(.+)"$', r'"mappa(?:-[a-z]+)*(?:\[[a-z,]+\])?~=([^"]+)"'),
+        "plugins/*/pyproject.toml": (r'^version = "(.+)"$', r'"mappa(?:-[a-z]+)*(?:\[[a-z,]+\])?~=([^"]+)"'),
         "CITATION.cff": (r"^version: (.+)$",),
         "docs/kubernetes.md": (r"/mappa:(\S+)",),
         "deploy/kubernetes/*.yaml": (r"/mappa:(\S+)",),

@@ -16,7 +16,7 @@ import pytest
 from mappa_core import hookspecs
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for folder in ("mappa_core", "plugins") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("mappa_core", "mappa", "plugins") for path in (ROOT / folder).rglob("*.py"))
 CODE = [path for path in SOURCES if "tests" not in path.parts]
 HEAVY = {
     "torch", "transformers", "sympy", "math_verify", "datasets", "pyarrow", "scipy",
@@ -157,7 +157,7 @@ def test_every_hook_is_documented_and_named_by_its_kind():
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["config", "--plugin", "mathchat"]])
 def test_the_core_is_light(arguments):
     program = (
-        "import sys\nfrom mappa_core.cli import main\n"
+        "import sys\nfrom mappa.cli import main\n"
         f"code = main({arguments!r})\n"
         f"heavy = {HEAVY!r} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy or code else 0)"

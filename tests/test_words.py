@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
     ROOT / "mappa_core",
+    ROOT / "mappa",
     *(file.parent / file.parent.name for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))),
 ]
 

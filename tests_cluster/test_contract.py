@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappa_core.testing import EngineContract
+from mappa.testing import EngineContract
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import ClusterOptions, PPOOptions

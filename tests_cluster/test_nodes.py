@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from mappa_core.runs import RunReader, TrajectoryRow
+from mappa.runs import RunReader, TrajectoryRow
 
 from .test_training import ONE_POLICY, SMALL, assert_equal_to_the_bit, every_prompt_once
 
@@ -118,7 +118,7 @@ def train(nodes: RayNodes, root: Path, name: str, *settings: str) -> Path:
     """Train on the nodes, by a program of its own, to the end; returns the folder of the run."""
     engine = f"engine={{use: cluster, options: {{address: '{nodes.address}', {OPTIONS}}}}}"
     words = [*SMALL, engine, ONE_POLICY, f"run.root={root}", f"run.name={name}", *settings]
-    command = [sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *words]
+    command = [sys.executable, "-m", "mappa", "train", "--plugin", "mathchat", *words]
     done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return root / name

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import ray
 
-from mappa_core.store.summary import read_summary
+from mappa.store.summary import read_summary
 
 PLAIN = ("train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=2", "engine.use=local")
 
@@ -25,7 +25,7 @@ def sweep(ray_actors, tmp_path):
     address = ray.get_runtime_context().gcs_address
 
     def start(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "mappa_core", "sweep", "--json", "--ray", address, *words]
+        command = [sys.executable, "-m", "mappa", "sweep", "--json", "--ray", address, *words]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa_core.runs import RunReader
-from mappa_core.store import checkpoint
-from mappa_core.store.files import fsync_path
-from mappa_core.training.run import Run
+from mappa.runs import RunReader
+from mappa.store import checkpoint
+from mappa.training.run import Run
+from mappa_core.files import fsync_path
 from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
 from mappa_engine.cluster.samplers.remote_engine import HANG_S, POLL_S
 
@@ -252,7 +252,7 @@ def train_and_kill(tmp_path: Path, *settings: str, kills: int) -> Path:
     """The folder of a run whose driver was killed `kills` times, at random moments, and resumed to the end."""
     folder, random = tmp_path / "killed", np.random.default_rng(1)
     words = [*SMALL, CLUSTER, ONE_POLICY, f"run.root={tmp_path}", "run.name=killed", *settings]
-    command = [sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *words]
+    command = [sys.executable, "-m", "mappa", "train", "--plugin", "mathchat", *words]
     for _ in range(kills):
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = steps_in(folder)
@@ -261,7 +261,7 @@ def train_and_kill(tmp_path: Path, *settings: str, kills: int) -> Path:
         time.sleep(float(random.uniform(0.0, 3.0)))
         driver.kill()
         driver.wait()
-        command = [sys.executable, "-m", "mappa_core", "train", "--resume", str(folder)]
+        command = [sys.executable, "-m", "mappa", "train", "--resume", str(folder)]
     assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
     return folder
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from mappa_core import Coach, Run, Verdict
+from mappa import Run
+from mappa.runs import RunReader
+from mappa.training.run import TrainResult
+from mappa_core import Coach, Verdict
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.training.run import TrainResult
 
 sys.path.insert(0, str(Path(__file__).parent))
 

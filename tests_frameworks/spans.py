@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mappa_analysis.importing import LogMapping, import_logs
+from mappa.look.importing import LogMapping, import_logs
+from mappa.runs import RunReader
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
 
 NAMES = ("researcher", "writer")
 QUESTION = "How heavy is the sun?"

@@ -6,8 +6,8 @@ import agents
 import openai
 import pytest
 
+from mappa.runs import RunReader
 from mappa_core.errors import GuardStop
-from mappa_core.runs import RunReader
 
 agents.set_tracing_disabled(True)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mappa_core.runs import RunReader
-from mappa_core.training.run import Run
+from mappa.runs import RunReader
+from mappa.training.run import Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 

@@ -15,12 +15,12 @@ from peft import PeftConfig, PeftModel
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
+from mappa.testing.fakes import fake_step
 from mappa_core.config.schema import TrainSection
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_core.testing.fakes import fake_step
 from mappa_engine.cluster import builder
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.losses import PPOLoss

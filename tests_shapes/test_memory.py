@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from models import QWEN3_0_6B, write_wide_model
 
+from mappa.testing.fakes import fake_step
 from mappa_core.config.schema import TrainSection
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.experience import Advantages
 from mappa_core.protocols import Machine, PolicySpec
 from mappa_core.records import Message, Sampling, Task, Trajectory
-from mappa_core.testing.fakes import fake_step
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.cluster.placement import Resources, read_shape
 from mappa_engine.cluster.placement.find import find_placement

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from models import QWEN2_5_1_5B
 
-from mappa_core import Run
-from mappa_core.runs import RunReader
+from mappa import Run
+from mappa.runs import RunReader
 
 pytestmark = pytest.mark.timeout(1200)
 

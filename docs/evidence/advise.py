@@ -37,11 +37,11 @@ from statistics import fmean
 import click
 from stored import write_simulation
 
-from mappa_core import Run
-from mappa_core.commands import ComposedConfig, compose, evaluate_standalone, restore
+from mappa import Run
+from mappa.commands import ComposedConfig, compose, evaluate_standalone, restore
+from mappa.runs import Evaluation, RunReader
+from mappa.statistics import Interval, mean_interval
 from mappa_core.plugins import Registry, load_plugins
-from mappa_core.runs import Evaluation, RunReader
-from mappa_core.statistics import Interval, mean_interval
 from mappa_gepa.advise.advice import Advice, advise
 from mappa_gepa.advise.fixes import Fix
 from mappa_gepa.advise.short_training import start_words

@@ -27,19 +27,19 @@ from arms import table
 from claims import Standing
 from study import Asked, Study, study_options
 
-from mappa_core.config.compose import restore
+from mappa.config.compose import restore
+from mappa.evaluation.statistics import mean_interval
+from mappa.runs import RunReader
+from mappa.session.builder import build_estimator
+from mappa.session.policies import assign_policies, build_policy_specs
+from mappa.store.folder import CONFIG
 from mappa_core.config.schema import RunConfig
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.errors import ConfigError
-from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
 from mappa_core.records import Float32, Interval, Trajectory
-from mappa_core.runs import RunReader
-from mappa_core.session.builder import build_estimator
-from mappa_core.session.policies import assign_policies, build_policy_specs
-from mappa_core.store.folder import CONFIG
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.scoring import merge_scores, score_policy
 from mappa_engine.learning.update import PolicyUpdate

@@ -12,14 +12,14 @@ import click
 import msgspec
 import numpy as np
 
-from mappa_core.cli.progress import evaluation_line
+from mappa.cli.progress import evaluation_line
+from mappa.evaluation.heldout import Evaluation
+from mappa.evaluation.statistics import mean_interval, paired_gain
+from mappa.training.listener import Listener
+from mappa.training.run import Run, TrainResult
 from mappa_core.errors import InputError
-from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry
 from mappa_core.records import Float64, Int64, Interval
-from mappa_core.training.listener import Listener
-from mappa_core.training.run import Run, TrainResult
 
 RECIPE = "mathchat/tiny"
 

@@ -24,13 +24,13 @@ from arms import table
 from claims import Standing
 from study import UNGUARDED, Asked, Study, Words, study_options
 
-from mappa_analysis.coach_eval.blame import guilty_agents
-from mappa_analysis.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio
-from mappa_analysis.coach_eval.labelled_actions import label_runs
+from mappa.look.coach_eval.blame import guilty_agents
+from mappa.look.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio
+from mappa.look.coach_eval.labelled_actions import label_runs
+from mappa.runs import RunReader
 from mappa_core import NOBODY
 from mappa_core.plugins import Registry
 from mappa_core.records import Float64
-from mappa_core.runs import RunReader
 
 STAGES = 3
 REPLACED: Words = (

@@ -18,10 +18,10 @@ import click
 from arms import table
 from study import Study
 
-from mappa_analysis.across_seeds import holm
-from mappa_analysis.compare import PairComparison, PairFinding, compare_arms
-from mappa_analysis.run_results import RunResult, read_result
-from mappa_core.cli.progress import format_share
+from mappa.cli.progress import format_share
+from mappa.look.across_seeds import holm
+from mappa.look.compare import PairComparison, PairFinding, compare_arms
+from mappa.look.run_results import RunResult, read_result
 
 MARGIN = 0.1
 """Accuracy (a share) below which a difference is called small."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from mappa.testing import FixedCoach
 from mappa_core import Advantages, Coach, Estimator, Experience, Offer, hookimpl
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
-from mappa_core.testing import FixedCoach
 
 POINTS = 5.0
 

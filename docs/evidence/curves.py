@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_core.evaluation.heldout import Evaluation, build_evaluation
+from mappa.evaluation.heldout import Evaluation, build_evaluation
+from mappa.runs import RunReader
+from mappa.session.eval_split import in_selection_split
+from mappa.store.summary import read_summary
 from mappa_core.records import Float64, Int64, Interval
-from mappa_core.runs import RunReader
-from mappa_core.session.eval_split import in_selection_split
-from mappa_core.store.summary import read_summary
 
 CHOOSING = 0.5
 """Share of the held-out tasks, by hash, that a learning rate is chosen on: the default of `eval.selection`."""

@@ -21,7 +21,7 @@ from mappa_calibration.actions import ActionColumns, Float64, Int64, task_cluste
 from mappa_calibration.comparison import Comparison
 from mappa_calibration.drift import DriftMonitor, Subject
 from mappa_calibration.options import AlarmOptions
-from mappa_core.runs import ALARM_KINDS
+from mappa_core.coach import ALARM_KINDS
 
 EPOCHS = 22
 STRATA = np.repeat(np.array(["favoured", "other"], dtype=object), (34, 30))

@@ -22,13 +22,13 @@ import numpy as np
 from arms import evidence_options, seconds, table, train
 from stored import TrainedRun, write_runs
 
-from mappa_core.cli.progress import format_share
-from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.standalone import evaluate_standalone
-from mappa_core.evaluation.statistics import paired_gain, share_interval
+from mappa.cli.progress import format_share
+from mappa.evaluation.heldout import Evaluation
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.evaluation.statistics import paired_gain, share_interval
+from mappa.training.run import Run, TrainResult
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Float64, Interval
-from mappa_core.training.run import Run, TrainResult
 from mappa_dsbench.reports.fault_comparison import FaultComparison, compare_faults
 
 RECIPE = "dsbench/tiny"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_analysis.coach_eval.labelled_runs import LabelledRun, read_benchmark
+from mappa.look.coach_eval.labelled_runs import LabelledRun, read_benchmark
 from mappa_coach_evidence.evidence import FIRST, collect_evidence
 from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import read_transcript

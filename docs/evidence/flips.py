@@ -24,10 +24,10 @@ from claims import Standing
 from stored import pack
 from study import Asked, Study, study_options
 
-from mappa_analysis.blame_proof import ARMS, Proof, flip_share, gain_beyond, prove_blame
-from mappa_core.commands import evaluate_standalone, restore
+from mappa.commands import evaluate_standalone, restore
+from mappa.look.blame_proof import ARMS, Proof, flip_share, gain_beyond, prove_blame
+from mappa.statistics import Interval
 from mappa_core.plugins import Registry
-from mappa_core.statistics import Interval
 
 STAGES = ("before", "after")
 GOAL = 0.5

@@ -24,8 +24,8 @@ from scipy.special import expit, logit
 from scipy.stats import beta, norm
 from stored import write_simulation
 
-from mappa_analysis.across_seeds import difference_interval, mean_over_seeds
-from mappa_core.evaluation.statistics import share_interval
+from mappa.evaluation.statistics import share_interval
+from mappa.look.across_seeds import difference_interval, mean_over_seeds
 from mappa_core.records import Float64, Int64, Interval
 
 SIMULATIONS, QUICK = 2000, 200

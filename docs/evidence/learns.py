@@ -18,13 +18,13 @@ import click
 from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train
 from stored import TrainedRun, write_runs
 
-from mappa_core.cli.progress import format_share
-from mappa_core.config.compose import ComposedConfig
-from mappa_core.evaluation.standalone import evaluate_standalone
+from mappa.cli.progress import format_share
+from mappa.config.compose import ComposedConfig
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.runs import RunReader
+from mappa.training.run import Run, TrainResult
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Completion, Interval, Step
-from mappa_core.runs import RunReader
-from mappa_core.training.run import Run, TrainResult
 from mappa_mathchat.tiny.warm_start import WARM_START, hash_problem_texts, problem_texts
 from mappa_mathchat.word_problems import fingerprint_text
 

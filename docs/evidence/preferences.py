@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from stored import write_simulation
 
+from mappa.cli.progress import format_share
+from mappa.statistics import wilson_interval
 from mappa_calibration.actions import ActionColumns, task_cluster
 from mappa_calibration.bias_model import BiasModel
 from mappa_calibration.options import BiasOptions
-from mappa_core.cli.progress import format_share
-from mappa_core.statistics import wilson_interval
 
 ITERATIONS, TASKS, SIBLINGS = 60, 16, 4
 BASE, MERIT, NOISE, BONUS = 1.5, 7.0, 0.5, 1.5

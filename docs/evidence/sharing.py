@@ -21,7 +21,7 @@ from claims import Claim, report
 from rates import at_best_rates
 from study import Asked, Study, Words, study_options
 
-from mappa_core.store.summary import read_summary
+from mappa.store.summary import read_summary
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
 CHOSEN = ("checkpoint.best=true", "eval.every=8")

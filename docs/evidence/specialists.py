@@ -25,10 +25,10 @@ from claims import Claim, judged, results, rows
 from stored import stored_evaluations
 from study import Asked, Study, Words, study_options
 
-from mappa_analysis.run_results import read_result
-from mappa_core.evaluation.standalone import evaluate_standalone
-from mappa_core.runs import RunReader
-from mappa_core.training.run import Run
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.look.run_results import read_result
+from mappa.runs import RunReader
+from mappa.training.run import Run
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
 PAIRS = tuple(combinations(AGENTS, 2))

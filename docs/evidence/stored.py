@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from arms import write
 
-from mappa_analysis.run_results import RunResult
+from mappa.look.run_results import RunResult
+from mappa.runs import Evaluation, RunReader, build_evaluation
+from mappa.store.summary import read_summary
 from mappa_core.records import Float64
-from mappa_core.runs import Evaluation, RunReader, build_evaluation
-from mappa_core.store.summary import read_summary
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("mappa_core/**/*", "plugins/mappa_*/mappa_*/**/*", "docs/evidence/*_offers.py")

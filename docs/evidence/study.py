@@ -25,8 +25,8 @@ import click
 from arms import RECIPE, numbers, write
 from stored import TrainedRun, problems_of, provenance, source, told
 
-from mappa_analysis.cli.sweep import run_status_line
-from mappa_analysis.sweep import (
+from mappa.look.cli.sweep import run_status_line
+from mappa.look.sweep import (
     Sweep,
     SweepArm,
     SweepRun,
@@ -36,10 +36,10 @@ from mappa_analysis.sweep import (
     load_sweep,
     save_sweep,
 )
+from mappa.training.run import Run
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
 from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
-from mappa_core.training.run import Run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

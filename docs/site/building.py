@@ -9,7 +9,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-_MANUAL = Path(__file__).parents[2] / "plugins/mappa_analysis/mappa_analysis/manual.py"
+_MANUAL = Path(__file__).parents[2] / "mappa/look/manual.py"
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\.?/[^)#\s]*)\)")
 _FETCHED = re.compile(
     r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*\b(?:src|srcset|href)=[\"']?(?:https?:)?//[^>]*>"

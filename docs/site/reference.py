@@ -17,16 +17,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 from docstrings import dataclass_docs, doc_of, exported_names, field_docs, first_sentence, table_cell
 
-from mappa_core import errors, hookspecs, protocols, records, runs
+from mappa import runs
+from mappa.store import folder
+from mappa.store.schema import Database
+from mappa_core import errors, hookspecs, protocols, records
 from mappa_core.config.schema import SETTING_KEY, RunConfig, Use
 from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugins
-from mappa_core.store import folder
-from mappa_core.store.schema import Database
 
-front = importlib.import_module("mappa_core.cli.main")
+front = importlib.import_module("mappa.cli.main")
 FOLDER = Path(__file__).parents[1] / "reference"
 OWN = (
-    "analysis", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai", "sandbox",
+    "look", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai", "sandbox",
     "sandboxfusion", "trackers",
 )  # fmt: skip
 """The project's own parts and plugins; what else is installed has pages of its own."""
@@ -168,7 +169,7 @@ def hooks_page() -> str:
 _HOOKS_INTRO = """\
 A plugin is a package with an entry point of the group `mappa` that names a module. The module implements hooks: plain
 functions marked with `@hookimpl`, called once at start, that yield offers. What an offer builds has the methods shown
-here. All names are imported from `mappa_core`, those for tests from `mappa_core.testing`."""
+here. All names are imported from `mappa_core`, those for tests from `mappa.testing`."""
 
 
 def _classes(module: Any) -> list[type]:
@@ -280,7 +281,7 @@ def store_page() -> str:
             *(f"```text\n{textwrap.dedent(part)}\n```" if part.startswith(" ") else part for part in about[1:]),
             f"```sql\n{tables}\n```",
             "## From Python",
-            "`mappa_core.runs` opens a run without a lock, also while it trains: see [Runs from Python](../runs.md). "
+            "`mappa.runs` opens a run without a lock, also while it trains: see [Runs from Python](../runs.md). "
             "What is stored comes back as [values](hooks.md#values).",
             _READER,
             _source_of_reader(),

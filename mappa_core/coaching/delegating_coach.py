@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ class DelegatingCoach(Coach):
     @property
     def providers(self) -> tuple[Provider, ...]:
         return tuple(dict.fromkeys(provider for coach in self._coaches.values() for provider in coach.providers))
+
+    @property
+    def fitted_on(self) -> Collection[str]:
+        return frozenset().union(*(coach.fitted_on for coach in self._coaches.values()))
 
     def use_cassette(self, cassette: Cassette) -> None:
         for coach in self._coaches.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -34,6 +34,12 @@ class Coach(ABC):
     @property
     def providers(self) -> tuple[Provider, ...]:
         """Providers that the coach calls: everything it is shown is sent to them."""
+        return ()
+
+    @property
+    def fitted_on(self) -> Collection[str]:
+        """Hashes of the questions (`Task.question_hash`) on whose labels the coach was fitted, and on which it
+        therefore cannot be certified."""
         return ()
 
     def use_cassette(self, cassette: Cassette) -> None:

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mappa.rollout.team import NamedCoach
+from mappa.session.coaches import build_coaches
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits
 from mappa_core.calls.spend_ledger import Ledger
@@ -15,8 +17,6 @@ from mappa_core.config.schema import CoachSection, Use
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
-from mappa_core.rollout.team import NamedCoach
-from mappa_core.session.coaches import build_coaches
 
 SCENE = SimpleNamespace(step=SimpleNamespace(id="s"))
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mappa_core.cli import main
-from mappa_core.config.compose import restore
+from mappa.cli import main
+from mappa.config.compose import restore
 from mappa_core.plugins import load_plugins
 
 

@@ -10,9 +10,9 @@ import sys
 import pytest
 from click.shell_completion import get_completion_class
 
-from mappa_core.cli import main
-from mappa_core.cli.completion import COMPLETION_VARIABLE
-from mappa_core.cli.main import cli, command_names
+from mappa.cli import main
+from mappa.cli.completion import COMPLETION_VARIABLE
+from mappa.cli.main import cli, command_names
 
 
 def completed(*words: str) -> list[str]:
@@ -30,7 +30,7 @@ def test_commands_of_core_and_of_plugins_are_completed(acme):
 
 def test_to_name_commands_none_is_imported(acme, monkeypatch):
     for imports in ("_command", "_plugin_group"):
-        monkeypatch.setattr(sys.modules["mappa_core.cli.main"], imports, None)
+        monkeypatch.setattr(sys.modules["mappa.cli.main"], imports, None)
     assert completed("trai") == ["train"] and completed("ac") == ["acme"]
 
 
@@ -66,7 +66,7 @@ def test_a_shell_that_is_unknown_is_named(capsys):
 def test_bash_completes_with_it(acme, tmp_path):
     """The whole way: bash reads the script, calls the function in it, and that calls `mappa`."""
     program = tmp_path / "mappa"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom mappa_core.cli import main\nsys.exit(main())\n")
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom mappa.cli import main\nsys.exit(main())\n")
     program.chmod(0o755)
     line = (
         'eval "$(mappa completion bash)"; COMP_WORDS=(mappa observe --plug); COMP_CWORD=2; '

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.console import Console, echo
-from mappa_core.cli.runs import command
+from mappa.cli.console import Console, echo
+from mappa.cli.runs import command
+from mappa.store.folder import RunFolder
+from mappa.testing import FixedCoach, play
 from mappa_core.records import Message, Role, Task, ToolResult, ToolSpec, Verdict
 from mappa_core.redaction import UNSEEN, clean
-from mappa_core.store.folder import RunFolder
-from mappa_core.testing import FixedCoach, play
 
 ROOT = Path(__file__).parents[2]
 ATTACKS = {
@@ -114,11 +114,11 @@ def test_commands_print_on_no_other_console():
     """One boundary: rich's own console is opened nowhere else, and neither is what programs printed echoed by click."""
     sources = [
         path
-        for folder in ("mappa_core", "plugins")
+        for folder in ("mappa_core", "mappa", "plugins")
         for path in (ROOT / folder).rglob("*.py")
         if "tests" not in path.parts
     ]
-    own = ROOT / "mappa_core/cli/console.py"
+    own = ROOT / "mappa/cli/console.py"
     opened = [
         path
         for path in sources

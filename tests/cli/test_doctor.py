@@ -10,8 +10,8 @@ import sys
 import click
 import pytest
 
+from mappa.cli.doctor import show_checks
 from mappa_core import CheckResult
-from mappa_core.cli.doctor import show_checks
 from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES
 from mappa_engine.process_info import installed_version
 
@@ -25,7 +25,7 @@ def printed(module_site):
     module_site.install("acme_broken")
     names = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     environment = {**names, "PYTHONPATH": module_site.python_path, "ACME_API_KEY": SECRET}
-    command = [sys.executable, "-m", "mappa_core", "doctor", "--json"]
+    command = [sys.executable, "-m", "mappa", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=module_site.folder)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -11,9 +11,9 @@ from importlib.metadata import version
 
 import pytest
 
+from mappa.cli import main
+from mappa.cli.main import command_names
 from mappa_core import plugins
-from mappa_core.cli import main
-from mappa_core.cli.main import command_names
 
 HEAVY = (
     "torch",
@@ -35,7 +35,7 @@ def run(site, *args):
 
 
 def command(*args):
-    return [sys.executable, "-m", "mappa_core", *args]
+    return [sys.executable, "-m", "mappa", *args]
 
 
 def environment(site):
@@ -166,7 +166,7 @@ def test_the_version_is_that_of_the_distribution(capsys):
 def test_nothing_heavy_is_imported(acme, args):
     program = (
         "import sys, json\n"
-        "from mappa_core.cli import main\n"
+        "from mappa.cli import main\n"
         f"main({args!r})\n"
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)"
     )
@@ -175,7 +175,7 @@ def test_nothing_heavy_is_imported(acme, args):
 
 
 def test_help_imports_no_plugin_at_all(acme):
-    program = "import sys\nfrom mappa_core.cli import main\nmain(['--help'])\nsys.exit('acme_team' in sys.modules)"
+    program = "import sys\nfrom mappa.cli import main\nmain(['--help'])\nsys.exit('acme_team' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment(acme)).returncode == 0
 
 

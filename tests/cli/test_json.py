@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from mappa_core.cli.main import cli
+from mappa.cli.main import cli
 
 WITHOUT = {
     "new": "writes a package, and names what to do with it",

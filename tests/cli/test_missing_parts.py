@@ -7,10 +7,10 @@ from importlib.resources import files
 
 import pytest
 
-from mappa_core.cli import doctor, main
+from mappa.cli import doctor, main
 from mappa_core.plugins import PluginError, load_plugins
 
-PARTS = ("analysis", "calibration", "engine", "gateway", "gepa", "mcp", "sandbox")
+PARTS = ("look", "calibration", "engine", "gateway", "gepa", "mcp", "sandbox")
 FIRST_PARTY = tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text("utf-8"))
 KINDS = sorted(FIRST_PARTY.keys() - {"commands", "former_recipes", "plugins"})
 

@@ -8,12 +8,12 @@ from typing import get_args
 import pytest
 from rich.progress import Progress
 
-from mappa_core.cli import progress
-from mappa_core.cli.console import Console
-from mappa_core.cli.progress import PHASE_LABELS, Dashboard, LineProgress
+from mappa.cli import progress
+from mappa.cli.console import Console
+from mappa.cli.progress import PHASE_LABELS, Dashboard, LineProgress
+from mappa.training.listener import Listener, LoopPhase
+from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.records import Task, Trajectory, Verdict
-from mappa_core.training.listener import Listener, LoopPhase
-from mappa_core.training.tracker_threads import TrackerThreads
 
 ENDED = Trajectory(id="t", task=Task(id="t", prompt="p"), sample=0, iteration=0)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.cli.main import main
+from mappa.cli.main import main
+from mappa.store.folder import RunFolder, is_in_use, is_run_folder
+from mappa.store.summary import EvalSummary, Summary, write_summary
+from mappa.testing import play
 from mappa_core.records import Interval, Message, Role, Task, ToolResult, ToolSpec
-from mappa_core.store.folder import RunFolder, is_in_use, is_run_folder
-from mappa_core.store.summary import EvalSummary, Summary, write_summary
-from mappa_core.testing import play
 
 LONG = "dsbench-small-full-20261123-214803-a1b2"
 EVAL = EvalSummary(

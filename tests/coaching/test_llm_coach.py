@@ -14,6 +14,8 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
+from mappa.store.cassette import CassetteFile, open_cassette
+from mappa.testing import CoachContract
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.coaching.llm_coach import LLMCoach, llm_coach_offer
@@ -26,8 +28,6 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider, Reply, Request
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Usage, Verdict
-from mappa_core.store.cassette import CassetteFile, open_cassette
-from mappa_core.testing import CoachContract
 
 ONCE = CallLimits(attempts=1)
 TEAM = {"solver": Role(brief="solves"), "verifier": Role(brief="checks")}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import NoOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.plugins import load_plugins

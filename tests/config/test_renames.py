@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.cli import main
-from mappa_core.config.compose import build_options, compose, restore
-from mappa_core.config.renames import RenamedSettingWarning
-from mappa_core.config.resume_diff import check_resume_changes, diff_configs
-from mappa_core.config.yaml_io import parse_overrides
+from mappa.cli import main
+from mappa.config.compose import build_options, compose, restore
+from mappa.config.renames import RenamedSettingWarning
+from mappa.config.resume_diff import check_resume_changes, diff_configs
+from mappa.config.yaml_io import parse_overrides
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 

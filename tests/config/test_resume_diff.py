@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mappa_core.config.compose import compose, restore
-from mappa_core.config.resume_diff import check_resume_changes, diff_configs
+from mappa.config.compose import compose, restore
+from mappa.config.resume_diff import check_resume_changes, diff_configs
 from mappa_core.errors import ConfigError, PluginError, RunError
 from mappa_core.plugins import load_plugins
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.config.rules import VALUE_RULES
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins

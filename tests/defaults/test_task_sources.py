@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.data import read_rows
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.errors import ConfigError, TaskError

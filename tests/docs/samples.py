@@ -30,10 +30,10 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import click
 
-from mappa_core.cli import main
-from mappa_core.config.compose import ComposedConfig, compose
+from mappa.cli import main
+from mappa.config.compose import ComposedConfig, compose
+from mappa.runs import RunReader
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
 
 ROOT = Path(__file__).parents[2]
 MARKS = {"needs", "tested", "recipe", "uses"}
@@ -206,7 +206,7 @@ def parsed(words: Sequence[str], said: str, runs: bool) -> tuple[str, Mapping[st
     run, files need not be there."""
     from importlib import import_module
 
-    front = import_module("mappa_core.cli.main").cli
+    front = import_module("mappa.cli.main").cli
     context = click.Context(front, info_name="mappa", **front.context_settings)
     command, rest, names = front, list(words), []
     try:
@@ -250,7 +250,7 @@ def lay(block: Block) -> ComposedConfig:
 
 def serve(words: Sequence[str], said: str) -> None:
     """Start what serves pages, fetch the one whose address it says, and end it as Ctrl-C does."""
-    command = [sys.executable, "-m", "mappa_core", *words]
+    command = [sys.executable, "-m", "mappa", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             told = server.stdout.readline()

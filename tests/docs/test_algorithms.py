@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
+from mappa.config.yaml_io import parse_yaml
+from mappa.session.coaches import build_coaches
 from mappa_core.config.schema import HealthSection, TrainSection
-from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
-from mappa_core.session.coaches import build_coaches
 from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions, SAPOOptions, VESPOOptions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()
-CONFORMANCE = ROOT / "plugins/mappa_analysis/tests/conformance"
+CONFORMANCE = ROOT / "tests/look/conformance"
 LOSSES = (PPOOptions, GSPOOptions, CISPOOptions, SAPOOptions, VESPOOptions)
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 

@@ -5,10 +5,10 @@ import re
 import types
 from pathlib import Path
 
+from mappa.testing import WireServer, json_answer, play
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
-from mappa_core.testing import WireServer, json_answer, play
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coaches.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.cli.main import main
+from mappa.cli.main import main
+from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
-from mappa_core.training.run import Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
@@ -29,7 +29,7 @@ def here(module_site, tmp_path_factory):
         for seed in (0, 1):
             place = (f"run.root={folder / 'runs'}", f"run.name={name}{seed}", f"seed={seed}", "train.iterations=1")
             Run.from_recipe(
-                "doubles/tiny", *place, *words, registry=load_plugins(only=("analysis", "doubles", "engine", "sandbox"))
+                "doubles/tiny", *place, *words, registry=load_plugins(only=("look", "doubles", "engine", "sandbox"))
             ).train()
     return folder
 
@@ -50,7 +50,7 @@ def test_the_sweep_of_the_page_begins_and_goes_on(tmp_path, monkeypatch, capsys)
         log.write_text("Error: nobody trains in this test\n")
         return 2
 
-    monkeypatch.setattr("mappa_analysis.sweep.launch_locally", launch)
+    monkeypatch.setattr("mappa.look.sweep.launch_locally", launch)
     monkeypatch.chdir(tmp_path)
     for words in (words for words in named("sweep") if "--ray" not in words):
         assert main(words) == 2

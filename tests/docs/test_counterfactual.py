@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from mappa_core.cli import main
-from mappa_core.config.compose import compose
+from mappa.cli import main
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counterfactual.md").read_text()
@@ -52,7 +52,7 @@ def test_the_certificate_of_the_page_is_a_command(tmp_path, monkeypatch, capsys)
 
 
 def test_reasons_and_replacements_of_the_page_are_those_of_the_code():
-    from mappa_analysis.coach_eval.blame import NOT_ACTED
+    from mappa.look.coach_eval.blame import NOT_ACTED
     from mappa_core.config.schema import Replacement
 
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(get_args(Replacement)) - {"none"}

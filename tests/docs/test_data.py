@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa_analysis.cli.export import command
-from mappa_analysis.dataset import ExportRequest, Filters
-from mappa_analysis.dataset.examples import PromptFormatter
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
+from mappa.look.cli.export import command
+from mappa.look.dataset import ExportRequest, Filters
+from mappa.look.dataset.examples import PromptFormatter
 from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit import demonstrations
 from mappa_core.plugins import load_plugins

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
+from mappa.config.yaml_io import parse_yaml
 from mappa_core.config.schema import CorrectionSection
-from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
 from mappa_engine.options import ClusterOptions
 

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from mappa_core.cli.main import main
+from mappa.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -18,7 +18,7 @@ LOG = ROOT / "tests/fixtures/first_minute/langgraph.jsonl"
 def test_logs_of_another_framework_say_who_failed_where_and_why(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(LOG, "LOG")
-    (block,) = re.findall(r"```bash\n(pip install mappa-analysis mappa-coach-evidence\n.*?)```", README, re.DOTALL)
+    (block,) = re.findall(r"```bash\n(pip install mappa mappa-coach-evidence\n.*?)```", README, re.DOTALL)
     _, *commands = block.splitlines()
     assert len(commands) == 3
     for command in commands:

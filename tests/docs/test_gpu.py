@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_engine.node import LEAST_DRIVERS
 

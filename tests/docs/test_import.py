@@ -7,8 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from mappa_core.cli.main import cli
-from mappa_core.runs import RunReader
+from mappa.cli.main import cli
+from mappa.runs import RunReader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text("utf-8")
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_core.evaluation.heldout import Evaluation
+from mappa.evaluation.heldout import Evaluation
+from mappa.runs import AgentSummary, CoachFigures, IterationReport, VerdictCount
+from mappa.store.iteration_report import CounterfactualFigures, OutcomeFigures, Staleness
+from mappa_core.coach import Gap
 from mappa_core.protocols import Correlation, DriftReport
 from mappa_core.records import Interval, Usage
-from mappa_core.runs import AgentSummary, CoachFigures, Gap, IterationReport, VerdictCount
-from mappa_core.store.iteration_report import CounterfactualFigures, OutcomeFigures, Staleness
 
 WHOLE = Interval(mean=1.0, low=0.0, high=2.0)
 COUNT = VerdictCount(usage=Usage(calls=1, prompt_tokens=1, completion_tokens=1, cached_tokens=1, usd=0.5))

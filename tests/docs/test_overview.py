@@ -5,12 +5,12 @@ import shlex
 import types
 from pathlib import Path
 
-from mappa_core.cli import main
+from mappa.cli import main
+from mappa.runs import RunReader
+from mappa.testing import play
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task, ToolResult
-from mappa_core.runs import RunReader
-from mappa_core.testing import play
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overview.md").read_text()
 SHORT = ("train.iterations=1", "train.prompts=2", "eval.problems=2")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
+from mappa.config.yaml_io import parse_yaml
+from mappa.session.policies import assign_policies, build_policy_specs
 from mappa_core.config.schema import LoraSection
-from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
-from mappa_core.session.policies import assign_policies, build_policy_specs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -48,7 +48,7 @@ def test_the_adapter_shown_is_the_default_but_for_its_targets(write):
 
 
 def test_commands_shown_are_those_there_are():
-    from mappa_analysis.cli.export import command
+    from mappa.look.cli.export import command
 
     options = {name for parameter in command.params for name in parameter.opts}
     lines = re.findall(r"^mappa export (.*?)(?:  |$)", PAGE, re.MULTILINE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core import Run
+from mappa import Run
 from mappa_core.plugins import load_plugins
 
 
@@ -36,7 +36,7 @@ def short(tmp_path_factory) -> Path:
     settings = (*samples.SHORT, "coach.options.correction=true", f"run.root={folder}", "run.name=NAME")
     return (
         Run.from_recipe(
-            "mathchat/tiny", *settings, registry=load_plugins(only=("analysis", "engine", "mathchat", "sandbox"))
+            "mathchat/tiny", *settings, registry=load_plugins(only=("look", "engine", "mathchat", "sandbox"))
         )
         .train()
         .folder

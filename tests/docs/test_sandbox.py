@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.config.schema import LimitsSection, ToolSection
 from mappa_core.plugins import load_plugins
 

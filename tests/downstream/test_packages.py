@@ -18,10 +18,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mappa_core.cli import main
-from mappa_core.cli.new import PACKAGE_KINDS
-from mappa_core.runs import RunReader
-from mappa_core.testing import WireServer, json_answer
+from mappa.cli import main
+from mappa.cli.new import PACKAGE_KINDS
+from mappa.runs import RunReader
+from mappa.testing import WireServer, json_answer
 
 PRESS = Path(__file__).parents[1] / "third_party" / "acme_press"
 CLAUSES = {"workflow": 32, "coach": 15, "transport": 32, "tool": 11, "shaper": 10, "estimator": 11, "press": 70}
@@ -95,7 +95,7 @@ def test_everybody_imports_what_is_public(packages):
     public = {"mappa_core", "mappa_engine", "mappa_sandbox", *(f"mappa_core.{name}" for name in families)}
     own = {f"mappa_my_{kind}" for kind in PACKAGE_KINDS}
     deep = {name for name in modules - public if name.partition(".")[0] not in own}
-    assert deep <= {"mappa_analysis.conformance", "mappa_engine.testing", "mappa_sandbox.testing"}
+    assert deep <= {"mappa.look.conformance", "mappa_engine.testing", "mappa_sandbox.testing"}
 
 
 def test_a_new_team_trains(packages, tmp_path, capsys):

@@ -43,7 +43,7 @@ def without_engine(site, tmp_path):
 @pytest.mark.slow
 def test_it_trains_a_team(without_engine, tmp_path):
     words = ("train", "--plugin", "tables", "--name", "run", "--json", f"run.root={tmp_path}")
-    said = without_engine("from mappa_core.cli import main\nsys.exit(main(sys.argv[1:]))", *words)
+    said = without_engine("from mappa.cli import main\nsys.exit(main(sys.argv[1:]))", *words)
     result = json.loads(said.splitlines()[-1])
     assert result["iterations"] == 40
     assert result["eval"]["before"]["high"] < result["eval"]["after"]["low"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa_core.evaluation.statistics import (
+from mappa.evaluation.statistics import (
     Interval,
     majority_at_k,
     mean_interval,

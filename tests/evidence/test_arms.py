@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from arms import figures
 
-from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.statistics import paired_gain
-from mappa_core.store.summary import EvalSummary, Summary
-from mappa_core.training import TrainResult
+from mappa.evaluation.heldout import Evaluation
+from mappa.evaluation.statistics import paired_gain
+from mappa.store.summary import EvalSummary, Summary
+from mappa.training import TrainResult
 
 
 def evaluation(iteration, *values):

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from blamed_agents import Failure, read_failures, right_share, summarize
 
-from mappa_analysis.coach_eval.bootstrap import Estimate
+from mappa.look.coach_eval.bootstrap import Estimate
+from mappa.runs import RunReader, counterfactual_credit
+from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader, counterfactual_credit
-from mappa_core.training.run import Run
 
 
 def failure(task, guilty, blamed, stage=0):
@@ -48,7 +48,7 @@ def test_a_coach_that_is_always_right_holds_both_claims_where_the_guilty_vary():
 
 
 def test_failures_are_read_from_a_run_with_the_credits_that_it_holds(tmp_path):
-    registry = load_plugins(only=("engine", "sandbox", "analysis", "mathchat"))
+    registry = load_plugins(only=("engine", "sandbox", "look", "mathchat"))
     words = (
         f"run.root={tmp_path}", "train.iterations=1", "train.prompts=8", "train.samples=1", "eval.problems=2",
         "eval.samples=1", "credit.counterfactual.use=resample", "coach.max_missing=1",

@@ -4,10 +4,10 @@ import control_offers
 import numpy as np
 import pytest
 
+from mappa.testing import play
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
-from mappa_core.testing import play
 
 ROWS = 40
 
@@ -48,7 +48,7 @@ def test_an_action_without_a_reward_gets_none_and_gives_none(plain, experience):
 
 
 def test_rewards_are_whitened_and_pay_for_kl_as_in_the_recipe():
-    registry = load_plugins(only=("analysis", "engine", "mathchat", "sandbox"), modules={"controls": control_offers})
+    registry = load_plugins(only=("look", "engine", "mathchat", "sandbox"), modules={"controls": control_offers})
     recipe = registry.offer("estimators", "reinforce_plus_plus").options()
     permuted = registry.offer("estimators", "permuted").options()
     assert {name: getattr(permuted, name) for name in vars(recipe)} == vars(recipe)

@@ -8,7 +8,7 @@ import pytest
 import stored
 from flips import STAGES, Stage, row, summarize
 
-from mappa_analysis.blame_proof import Proof
+from mappa.look.blame_proof import Proof
 
 RESULT = Path(__file__).parents[2] / "docs" / "evidence" / "results" / "flips.json"
 

@@ -19,10 +19,10 @@ import pytest
 import stored
 from reading_model import STEPS, make_reading_model
 
-from mappa_core.config.renames import REMOVED_SETTINGS
+from mappa.config.renames import REMOVED_SETTINGS
+from mappa.store.summary import read_summary
+from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
-from mappa_core.store.summary import read_summary
-from mappa_core.training.run import Run
 
 OFFERS = {
     "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,

@@ -35,9 +35,9 @@ import warm_starts
 from click.testing import CliRunner
 from rates import at_best_rates
 
+from mappa.store.summary import EvalSummary, SelectionSummary, Summary
+from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
-from mappa_core.store.summary import EvalSummary, SelectionSummary, Summary
-from mappa_core.training.run import Run
 
 OFFERS = {
     "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,

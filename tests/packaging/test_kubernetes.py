@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mappa_core.commands import compose
+from mappa.commands import compose
+from mappa.session.builder import find_problems
 from mappa_core.plugins import load_plugins
-from mappa_core.session.builder import find_problems
 
 ROOT = Path(__file__).parents[2]
 IMAGE = (ROOT / "deploy" / "kubernetes" / "Dockerfile").read_text()

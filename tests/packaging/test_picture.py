@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from mappa_analysis.demo import unpack_demo
+from mappa.look.demo import unpack_demo
 
 ROOT = Path(__file__).parents[2]
 

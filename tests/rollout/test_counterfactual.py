@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.config.schema import CounterfactualSection
-from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Workflow
-from mappa_core.records import Counterfactual, Failure, Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.counterfactual import (
+from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.counterfactual import (
     CounterfactualBound,
     CounterfactualCollector,
     bound_counterfactuals,
     max_actions_after,
 )
-from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.runs import RunReader
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.iteration_report import CounterfactualFigures
-from mappa_core.testing import FixedCoach, ScriptedSampler
+from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.runs import RunReader
+from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import CounterfactualFigures
+from mappa.testing import FixedCoach, ScriptedSampler
+from mappa_core.config.schema import CounterfactualSection
+from mappa_core.credit.counterfactual import counterfactual_credit
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.protocols import Workflow
+from mappa_core.records import Counterfactual, Failure, Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
 
 TASK = Task(id="sum", prompt="2+2", reference="4")
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from mappa.config.compose import compose
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.runs import RunReader
+from mappa.testing import FixedCoach, play
 from mappa_core import ConfigError, Message, NoOptions, Offer, Role, Task, Workflow, hookimpl
-from mappa_core.config.compose import compose
-from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Reply
-from mappa_core.runs import RunReader
-from mappa_core.testing import FixedCoach, play
 
 TASK = Task(id="t", prompt="2+2", reference="4")
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa.rollout.replay import Replay
+from mappa.rollout.team import Job, Team
+from mappa.rollout.tool_call_runner import ToolCallRunner
+from mappa.testing import FixedCoach, MemoryRecorder, play
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.team import Job, Team
-from mappa_core.rollout.tool_call_runner import ToolCallRunner
-from mappa_core.testing import FixedCoach, MemoryRecorder, play
 
 
 class Notebook:
@@ -255,7 +255,7 @@ async def test_who_waits_for_another_attempt_waits_twice_as_long_every_time(tool
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("mappa_core.rollout.tool_call_runner.asyncio.sleep", sleep)
+    monkeypatch.setattr("mappa.rollout.tool_call_runner.asyncio.sleep", sleep)
     one = tool_calls({"python": Notebook({"a": 3})}, {"python": 3}, retry_after_s=0.5)
     (result,) = await one.run([call("a")])
     assert result.attempts == 4

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mappa.rollout.replay import Replay
+from mappa.testing import FixedCoach, MemoryRecorder, play
 from mappa_core.errors import CoachError, ConfigError
 from mappa_core.protocols import Coach, Workflow
 from mappa_core.records import Message, Role, Task, Usage, Verdict
-from mappa_core.rollout.replay import Replay
-from mappa_core.testing import FixedCoach, MemoryRecorder, play
 
 TASK = Task(id="t", prompt="p", reference="truth")
 

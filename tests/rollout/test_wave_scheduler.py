@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from mappa.rollout.wave_scheduler import WaveScheduler
+from mappa.testing import ScriptedSampler
 from mappa_core.errors import WorkflowError
 from mappa_core.records import Sampling
-from mappa_core.rollout.wave_scheduler import WaveScheduler
-from mappa_core.testing import ScriptedSampler
 
 
 class Waves(ScriptedSampler):

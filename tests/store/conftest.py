@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mappa.store.folder import RunFolder
 from mappa_core.records import (
     Completion,
     FileChange,
@@ -18,7 +19,6 @@ from mappa_core.records import (
     Verdict,
     VersionSpan,
 )
-from mappa_core.store.folder import RunFolder
 
 SYSTEM = "You are a careful solver of word problems. " * 10
 

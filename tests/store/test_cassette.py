@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mappa.store.cassette import CassetteFile, open_cassette
 from mappa_core.errors import CoachError, RunError
 from mappa_core.records import Usage, Verdict
-from mappa_core.store.cassette import CassetteFile, open_cassette
 
 FULL = Verdict(
     status="scored",
@@ -193,7 +193,7 @@ WRITE = """
 import sys
 from pathlib import Path
 from mappa_core.records import Verdict
-from mappa_core.store.cassette import open_cassette
+from mappa.store.cassette import open_cassette
 
 cassette = open_cassette("auto", Path(sys.argv[1]))
 for number in range(100_000):

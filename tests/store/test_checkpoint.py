@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.checkpoint import Checkpoints
+from mappa.store.folder import RunFolder
 from mappa_core.errors import RunError
 from mappa_core.records import Task
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.folder import RunFolder
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_what_a_killed_writer_left_is_removed_when_the_run_goes_on(tmp_path: Pat
     with RunFolder.create(tmp_path, "mine", plugin="p", recipe="r", config="") as run:
         write(run.checkpoints, 1)
     code = (
-        "import os, sys; from pathlib import Path; from mappa_core.store.folder import RunFolder\n"
+        "import os, sys; from pathlib import Path; from mappa.store.folder import RunFolder\n"
         "run = RunFolder.open(Path(sys.argv[1]))\n"
         "with run.checkpoints.new_checkpoint(2, seed=0, coach={}, estimator={}) as folder:\n"
         "    (folder / 'half').write_text('x'); os.kill(os.getpid(), 9)\n"
@@ -157,7 +157,7 @@ def test_what_a_killed_writer_left_is_removed_when_the_run_goes_on(tmp_path: Pat
 def test_no_space_for_a_checkpoint_is_a_message_and_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from mappa_core.errors import RunError; from mappa_core.store.checkpoint import Checkpoints\n"
+        "from mappa_core.errors import RunError; from mappa.store.checkpoint import Checkpoints\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
         "try:\n"
         "    with Checkpoints(Path(sys.argv[1])).new_checkpoint(2, seed=0, coach={}, estimator={}) as folder:\n"

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
+from mappa.store.checkpoint import BestCheckpoint
+from mappa.store.checkpoint_ref import resolve_checkpoint
+from mappa.store.folder import RunFolder
 from mappa_core.errors import RunError
-from mappa_core.store.checkpoint import BestCheckpoint
-from mappa_core.store.checkpoint_ref import resolve_checkpoint
-from mappa_core.store.folder import RunFolder
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core import records
+from mappa_core.codec import INLINE_TEXT, content_address, from_json, pack, to_json, unpack
 from mappa_core.records import Completion, Message, Step, Verdict
-from mappa_core.store.codec import INLINE_TEXT, content_address, from_json, pack, to_json, unpack
 
 RECORDS = [value for value in vars(records).values() if dataclasses.is_dataclass(value)]
 

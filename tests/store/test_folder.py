@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.folder import RunFolder, list_run_folders
 from mappa_core.errors import RunError
+from mappa_core.files import write_atomic
 from mappa_core.records import Step, Task
-from mappa_core.runs import RunReader
-from mappa_core.store.files import write_atomic
-from mappa_core.store.folder import RunFolder, list_run_folders
 
 HOLD = """
 import sys
 from pathlib import Path
-from mappa_core.store.folder import RunFolder
+from mappa.store.folder import RunFolder
 with RunFolder.open(Path(sys.argv[1])):
     print("open", flush=True)
     sys.stdin.read()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import IterationReport, RunReader
+from mappa.store.iteration_report import CounterfactualFigures, HealthWarning, Staleness
+from mappa.store.iterations import report_of_flat
+from mappa.store.schema import DATABASE_SCHEMA
+from mappa.store.writer import Store
+from mappa_core.coach import Alarm, Gap
 from mappa_core.records import Interval
-from mappa_core.runs import Alarm, Gap, IterationReport, RunReader
-from mappa_core.store.iteration_report import CounterfactualFigures, HealthWarning, Staleness
-from mappa_core.store.iterations import report_of_flat
-from mappa_core.store.schema import DATABASE_SCHEMA
-from mappa_core.store.writer import Store
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_0_1_0" / "build.py"
 FLAT = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.folder import RunFolder
 from mappa_core.records import Task
-from mappa_core.runs import RunReader
-from mappa_core.store.folder import RunFolder
 
 WRITE = """
 import sys
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from mappa_core.errors import RunError
 from mappa_core.records import Completion, Message, Step, Task, Verdict
-from mappa_core.store.folder import RunFolder
+from mappa.store.folder import RunFolder
 
 path, scratch, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 if limit:
@@ -93,7 +93,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_keeps_what_was_written(pat
 def test_a_folder_cannot_be_made_on_a_full_disk_and_nothing_is_left(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from mappa_core.errors import RunError; from mappa_core.store.folder import RunFolder\n"
+        "from mappa_core.errors import RunError; from mappa.store.folder import RunFolder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
         "try: RunFolder.create(Path(sys.argv[1]), 'mine', plugin='mathchat', recipe='tiny', config='')\n"
         "except RunError as error: print(error)\n"

@@ -10,10 +10,10 @@ from uuid import uuid4
 import fsspec
 import pytest
 
+from mappa.store.checkpoint import BestCheckpoint, Checkpoints
+from mappa.store.folder import RunFolder
+from mappa.store.mirror import Mirror
 from mappa_core.errors import ConfigError, RunError
-from mappa_core.store.checkpoint import BestCheckpoint, Checkpoints
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.mirror import Mirror
 
 
 @pytest.fixture(params=["memory", "file"])

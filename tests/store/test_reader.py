@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.folder import RunFolder
+from mappa_core.codec import to_json
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
-from mappa_core.runs import RunReader
-from mappa_core.store.codec import to_json
-from mappa_core.store.folder import RunFolder
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

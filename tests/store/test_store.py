@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mappa.runs import IterationReport, RunReader
+from mappa.store.folder import RunFolder
+from mappa.store.writer import Store
+from mappa_core.codec import to_json
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.runs import IterationReport, RunReader
-from mappa_core.store.codec import to_json
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.writer import Store
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

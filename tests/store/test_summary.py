@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import RunError
-from mappa_core.store.agent_columns import AgentSummary
-from mappa_core.store.summary import (
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.summary import (
     CoachSummary,
     EvalSummary,
     FigureSummary,
@@ -20,6 +19,7 @@ from mappa_core.store.summary import (
     read_summary,
     write_summary,
 )
+from mappa_core.errors import RunError
 
 NEW = Summary(plugin="mathchat", recipe="tiny", recipe_hash="ab", seed=3, status="running")
 FULL = Summary(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core import ConfigError, RunError, runs
+from mappa import runs
+from mappa_core import ConfigError, RunError
 
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

@@ -10,17 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa_core import testing
+from mappa import testing
+from mappa.testing import EngineContract, PackageContract, ScriptedEngine, ShaperContract, WorkflowContract
+from mappa.testing.pytest_plugin import pytest_collection_modifyitems
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import PolicySpec
-from mappa_core.testing import (
-    EngineContract,
-    PackageContract,
-    ScriptedEngine,
-    ShaperContract,
-    WorkflowContract,
-)
-from mappa_core.testing.pytest_plugin import pytest_collection_modifyitems
 from mappa_engine.testing import LARGE_SHIFT, LENGTHS, LossContract
 
 pytest_plugins = ("pytester",)
@@ -31,7 +25,7 @@ import itertools, random, sqlite3
 from dataclasses import replace
 
 from mappa_core import Coach, Message, Role, Task, Tracker, Verdict, Workflow
-from mappa_core.testing import (
+from mappa.testing import (
     CoachContract, ShaperContract, TaskSourceContract, TrackerContract, WorkflowContract, scenes_of,
 )
 
@@ -416,7 +410,7 @@ def test_every_clause_says_what_to_do() -> None:
 
 def test_the_plugin_of_pytest_imports_nothing_heavy() -> None:
     program = (
-        "import sys, pytest\nbefore = set(sys.modules)\nimport mappa_core.testing.pytest_plugin\n"
+        "import sys, pytest\nbefore = set(sys.modules)\nimport mappa.testing.pytest_plugin\n"
         "new = sorted(name for name in set(sys.modules) - before if not name.startswith('mappa_core'))\n"
         "print(new)\nsys.exit(len([name for name in sys.modules if name.startswith('mappa_core')]) > 3 or len(new) > 8)"
     )

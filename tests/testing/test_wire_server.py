@@ -9,7 +9,7 @@ import sys
 import aiohttp
 import pytest
 
-from mappa_core.testing import WireAnswer, WireServer, answer_from_capture, json_answer
+from mappa.testing import WireAnswer, WireServer, answer_from_capture, json_answer
 
 
 async def ask(url: str, seconds: float = 30.0) -> tuple[int, str, bytes]:
@@ -81,7 +81,7 @@ async def test_a_server_closes_while_a_request_hangs() -> None:
 
 def test_what_needs_aiohttp_or_pytest_is_imported_when_it_is_used() -> None:
     code = (
-        "import sys, mappa_core.testing as testing\n"
+        "import sys, mappa.testing as testing\n"
         "print(sorted({'aiohttp', 'pytest'} & set(sys.modules)))\n"
         "assert all(getattr(testing, name) for name in testing.__all__)\n"
         "print(sorted({'aiohttp', 'pytest'} & set(sys.modules)))\n"

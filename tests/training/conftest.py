@@ -10,12 +10,12 @@ from random import Random
 import numpy as np
 import pytest
 
+from mappa.testing import ScriptedEngine, ScriptedSampler
 from mappa_core.errors import EngineLost
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
 from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
-from mappa_core.testing import ScriptedEngine, ScriptedSampler
 
 RECIPE = """
 tasks: {use: numbers}

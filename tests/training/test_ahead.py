@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mappa.runs import RunReader
+from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.store.writer import Store
+from mappa.training import Run
+from mappa.training.listener import Listener
 from mappa_core.errors import ConfigError, GuardStop
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.store.writer import Store
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
 
 HERE = Path(__file__).parent
 
@@ -122,7 +122,7 @@ def test_weights_are_as_old_as_the_bound_allows_and_no_older(start):
 
 def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch):
     run = start(max_staleness=1)
-    monkeypatch.setattr("mappa_core.training.rollout_scheduler.RolloutScheduler._start_allowed", let_all_begin)
+    monkeypatch.setattr("mappa.training.rollout_scheduler.RolloutScheduler._start_allowed", let_all_begin)
     with pytest.raises(RuntimeError, match=r"version 0 of its weights, .* version 2 may learn from those of 1 to 2"):
         run.train()
 
@@ -333,7 +333,7 @@ PROGRAM = """
 import runpy, sys
 from pathlib import Path
 from mappa_core.plugins import load_plugins
-from mappa_core.training import Run
+from mappa.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])
 doubles = runpy.run_path(str(conftest))["Plugin"](recipe)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from mappa.runs import RunReader
+from mappa.testing import ScriptedEngine
+from mappa.training.run import Run
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
-from mappa_core.runs import RunReader
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training.run import Run
 
 
 class Correcting(Coach):

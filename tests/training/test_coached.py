@@ -4,19 +4,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mappa_core.cli.console import Console
-from mappa_core.cli.progress import LineProgress
+from mappa.cli.console import Console
+from mappa.cli.progress import LineProgress
+from mappa.runs import RunReader
+from mappa.session.builder import overridden_settings
+from mappa.store.checkpoint import Checkpoints
+from mappa.training import Run
+from mappa.training.coach_states import load_coach_states
+from mappa.training.listener import Listener
+from mappa_core.coach import Alarm, DriftReport, Gap
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Interval, Task, Usage, Verdict
-from mappa_core.runs import Alarm, DriftReport, Gap, RunReader
-from mappa_core.session.builder import overridden_settings
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.training import Run
-from mappa_core.training.coach_states import load_coach_states
-from mappa_core.training.listener import Listener
 
 
 @dataclass

@@ -6,11 +6,11 @@ import sqlite3
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.training import Run
+from mappa.training.listener import Listener
 from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
-from mappa_core.runs import RunReader
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
 
 TEXTS = "{doubler: '0', checker: '0'}"
 DEFAULT = (
@@ -81,7 +81,7 @@ def test_a_run_is_the_same_but_for_its_rewards(start):
 def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been(
     start, registry, tmp_path, monkeypatch
 ):
-    from mappa_core.store.writer import Store
+    from mappa.store.writer import Store
 
     whole = start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name="whole").train()
     real = Store.record_step

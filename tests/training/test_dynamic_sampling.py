@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mappa.runs import RunReader
+from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.training import Run
+from mappa.training.dynamic_sampling import tasks_with_spread
+from mappa.training.listener import Listener
+from mappa.training.task_sampler import TaskSampler
 from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Task, Verdict
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.training import Run
-from mappa_core.training.dynamic_sampling import tasks_with_spread
-from mappa_core.training.listener import Listener
-from mappa_core.training.task_sampler import TaskSampler
 
 
 class Picky(Coach):

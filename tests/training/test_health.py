@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mappa_analysis.view.report import write_report
-from mappa_core.cli import result_tables
-from mappa_core.cli.progress import LineProgress
+from mappa.cli import result_tables
+from mappa.cli.progress import LineProgress
+from mappa.look.view.report import write_report
+from mappa.runs import RunReader
+from mappa.training import Run
+from mappa.training.health import HEALTH_RULES, HealthMonitor, reward_spread
 from mappa_core.config.schema import HealthSection
-from mappa_core.runs import RunReader
-from mappa_core.training import Run
-from mappa_core.training.health import HEALTH_RULES, HealthMonitor, reward_spread
 
 OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mappa.runs import CoachFigures, RunReader, VerdictCount
+from mappa.store.checkpoint import Checkpoints
+from mappa.store.summary import Seconds, read_summary, write_summary
+from mappa.training import Run
+from mappa.training.guards import guard_verdicts
 from mappa_core.errors import ConfigError, GuardStop, PluginError, RunError, TaskError
 from mappa_core.experience import Advantages
 from mappa_core.records import Message, Verdict
-from mappa_core.runs import CoachFigures, RunReader, VerdictCount
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.summary import Seconds, read_summary, write_summary
-from mappa_core.training import Run
-from mappa_core.training.guards import guard_verdicts
 
 
 def start(registry, tmp_path, *settings, name="run"):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.checkpoint import Checkpoints
+from mappa.store.summary import read_summary
+from mappa.training import Run
+from mappa.training.skipped_steps import count_consecutive_skips
 from mappa_core.errors import GuardStop
 from mappa_core.experience import Experience
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.summary import read_summary
-from mappa_core.training import Run
-from mappa_core.training.skipped_steps import count_consecutive_skips
 
 HERE = Path(__file__).parent
 
@@ -129,9 +129,9 @@ def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not
 PROGRAM = """
 import resource, runpy, sys
 from pathlib import Path
-import mappa_core.cli.options as options
-import mappa_core.cli.train as train
-from mappa_core.cli import main
+import mappa.cli.options as options
+import mappa.cli.train as train
+from mappa.cli import main
 from mappa_core.plugins import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

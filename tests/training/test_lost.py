@@ -10,26 +10,26 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mappa_analysis.observe import observe
-from mappa_analysis.view.report import write_report
-from mappa_core.cli import main
-from mappa_core.cli.announce import announce_sandboxes
-from mappa_core.cli.progress import LineProgress, QuietListener
-from mappa_core.cli.run_result import show_run_result
+from mappa.cli import main
+from mappa.cli.announce import announce_sandboxes
+from mappa.cli.progress import LineProgress, QuietListener
+from mappa.cli.run_result import show_run_result
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.look.observe import observe
+from mappa.look.view.report import write_report
+from mappa.rollout.resume import resume_iteration
+from mappa.runs import RunReader
+from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.store.folder import RunFolder
+from mappa.store.summary import read_summary
+from mappa.testing import ScriptedEngine
+from mappa.training import Run
+from mappa.training.listener import Listener
 from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
-from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource, Workflow
 from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
-from mappa_core.rollout.resume import resume_iteration
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.summary import read_summary
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
 
 RECIPE = """
 tasks: {use: numbers}

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from mappa_core.store import checkpoint
-from mappa_core.training import Run
-from mappa_core.training.listener import Listener
+from mappa.store import checkpoint
+from mappa.training import Run
+from mappa.training.listener import Listener
 
 
 class Ears(Listener):

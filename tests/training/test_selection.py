@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
+from mappa.evaluation.standalone import evaluate_standalone
+from mappa.runs import RunReader
+from mappa.session.eval_split import in_selection_split, split_held_out
+from mappa.store.checkpoint import Checkpoints
+from mappa.testing import ScriptedEngine
+from mappa.training import Run
 from mappa_core.errors import ConfigError
-from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource
 from mappa_core.records import Task
-from mappa_core.runs import RunReader
-from mappa_core.session.eval_split import in_selection_split, split_held_out
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training import Run
 
 # The weights of every iteration double these numbers alone: the tasks that choose are best after 2, the others after 4.
 TASKS = [Task(id=f"n{n}", prompt=str(n), reference=str(2 * n)) for n in range(41, 65)]

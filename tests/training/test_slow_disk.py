@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store import checkpoint
+from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.testing import ScriptedEngine
+from mappa.training import Run
 from mappa_core.errors import EngineError, GuardStop, RunError
-from mappa_core.runs import RunReader
-from mappa_core.store import checkpoint
-from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.store.files import fsync_path
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training import Run
+from mappa_core.files import fsync_path
 
 Usage = namedtuple("Usage", "total used free")
 GIGABYTE = 10**9
@@ -172,7 +172,7 @@ def disk(monkeypatch, engines, tmp_path):
         return Usage(5 * GIGABYTE // 2, held, 5 * GIGABYTE // 2 - held)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    monkeypatch.setattr("mappa_core.testing.ScriptedEngine.checkpoint_bytes", lambda engine, dtype: GIGABYTE)
+    monkeypatch.setattr("mappa.testing.ScriptedEngine.checkpoint_bytes", lambda engine, dtype: GIGABYTE)
 
 
 def test_checkpoints_that_will_not_fit_are_refused_before_anything_is_computed(start, disk, engines):

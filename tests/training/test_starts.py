@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.store.checkpoint import Checkpoints
+from mappa.testing import ScriptedEngine
+from mappa.training import Run
 from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training import Run
 
 RIGHT = [0, 1, 3, 2, 3, 1, 0, 0, 0, 0]
 """How many of the four held-out tasks a team solves after so many updates."""

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mappa.runs import RunReader
+from mappa.testing import ScriptedEngine
+from mappa.training.run import Run
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training.run import Run
 
 CHECKER = "estimator.by_agent={checker: {use: distill, options: {template: ' [{reason}]'}}}"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import RunReader
+from mappa.testing import MemoryRecorder
+from mappa.training.run import Run
+from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.protocols import TrackedRun, Tracker
-from mappa_core.runs import RunReader
-from mappa_core.testing import MemoryRecorder
-from mappa_core.training.run import Run
-from mappa_core.training.tracker_threads import TrackerThreads
 
 RUN = TrackedRun(id="ab" * 16, name="first", folder=Path("/nowhere"), plugin="p", recipe="tiny", seed=0)
 

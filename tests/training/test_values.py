@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mappa.training import Run
 from mappa_core.errors import ConfigError
-from mappa_core.training import Run
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PARTS = ("mappa_engine", "mappa_sandbox", "mappa_analysis", "mappa_calibration", "mappa_gateway", "mappa_mcp")
+PARTS = ("mappa_engine", "mappa_sandbox", "mappa.look", "mappa_calibration", "mappa_gateway", "mappa_mcp")
 MISSING = (*PARTS, "torch", "transformers", "ray", "starlette", "uvicorn", "mcp")
 
 
@@ -25,8 +25,8 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 
+from mappa.cli import main, train  # noqa: E402
 from mappa_core import Coach, Message, NoOptions, Offer, Role, Task, Usage, Verdict, Workflow, hookimpl  # noqa: E402
-from mappa_core.cli import main, train  # noqa: E402
 from mappa_core.plugins import load_plugins  # noqa: E402
 from mappa_core.transport import Reply, Request  # noqa: E402
 

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mappa_core import Offer, Run, hookimpl
+from mappa import Run
+from mappa.runs import RunReader
+from mappa.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa_core import Offer, hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 
@@ -201,7 +202,7 @@ def test_a_killed_run_goes_on_without_the_provider_from_what_is_on_the_cassette(
     killed = tmp_path / "killed"
     config = tmp_path / "killed.yaml"
     config.write_text(run.composed.to_yaml())
-    command = [sys.executable, "-m", "mappa_core", "train", "--config", str(config), "--quiet"]
+    command = [sys.executable, "-m", "mappa", "train", "--config", str(config), "--quiet"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for_verdicts(killed, len(recorded(whole.folder)) // 2, process)
     process.send_signal(signal.SIGKILL)

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from mappa_core.cli.main import main
-from mappa_core.testing import WireServer, json_answer
+from mappa.cli.main import main
+from mappa.testing import WireServer, json_answer
 
 REASON = "canary-of-the-reason"
 TRUTH = "canary-of-the-truth"

@@ -8,10 +8,10 @@ import shutil
 import pytest
 from starlette.testclient import TestClient
 
-from mappa_analysis.view.web.app import create_app
-from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_core import runs
-from mappa_core.cli import main
+from mappa import runs
+from mappa.cli import main
+from mappa.look.view.web.app import create_app
+from mappa.look.view.web.run_folders import RunFolders
 
 PAGES = ("trajectories", "newer?after=0", "coach", "policies")
 

@@ -14,10 +14,14 @@ import msgspec
 import pytest
 import structlog
 
+from mappa.cli.main import main
+from mappa.store.writer import Store
+from mappa.testing import play
+from mappa.testing.fakes import MemoryRecorder
+from mappa.training.tracker_threads import TrackerThreads
 from mappa_core import redaction
 from mappa_core.calls.parse import decode_answer
 from mappa_core.calls.secret import Secret
-from mappa_core.cli.main import main
 from mappa_core.errors import CallError, CoachError, EngineLost, ToolError, WorkflowError
 from mappa_core.protocols import Coach, TrackedRun, Tracker, Workflow
 from mappa_core.records import (
@@ -34,10 +38,6 @@ from mappa_core.records import (
     Trajectory,
     Verdict,
 )
-from mappa_core.store.writer import Store
-from mappa_core.testing import play
-from mappa_core.testing.fakes import MemoryRecorder
-from mappa_core.training.tracker_threads import TrackerThreads
 
 KEY = "sk-planted/7f3a91+Zq=="
 """The one value that must not be found; it is read as PLANTED_API_KEY."""
@@ -268,7 +268,7 @@ def hooked(act: Callable[[], object]) -> None:
 
 
 def console_error() -> None:
-    from mappa_core.cli.main import _print_error
+    from mappa.cli.main import _print_error
 
     _print_error("Error", f"{KEY} is no such setting")
 

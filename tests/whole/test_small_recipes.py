@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa_core.cli.main import main
-from mappa_core.config.compose import ComposedConfig, compose
+from mappa.cli.main import main
+from mappa.config.compose import ComposedConfig, compose
 from mappa_core.plugins import load_plugins
 
 SIZES = {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mappa.runs import RunReader
 from mappa_batch.testing import OpenAIServer
-from mappa_core.runs import RunReader
 
 VERDICT = json.dumps({"reasoning": "It did as it was told.", "blame": None, "score": 7})
 PRICE = "{input: 10, output: 20}"
@@ -41,7 +41,7 @@ async def start(folder: Path, *words: str) -> asyncio.subprocess.Process:
     environment = {**os.environ, "OPENAI_API_KEY": "planted-key", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mappa_core", *words, cwd=folder, env=environment, stdout=pipe, stderr=pipe
+        sys.executable, "-m", "mappa", *words, cwd=folder, env=environment, stdout=pipe, stderr=pipe
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core import ConfigError, Step, Trajectory, Verdict
-from mappa_core.runs import Phase
+from mappa_core.coach import Phase
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

@@ -19,7 +19,7 @@ from mappa_calibration.comparison import (
 from mappa_calibration.drift import DriftMonitor, Subject
 from mappa_calibration.offsets import OffsetModel
 from mappa_calibration.options import BiasOptions
-from mappa_core.runs import DriftReport, Phase
+from mappa_core.coach import DriftReport, Phase
 
 EVERYONE = "everyone"
 """In place of an agent, where agents are compared with each other."""

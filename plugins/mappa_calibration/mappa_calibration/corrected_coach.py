@@ -13,8 +13,8 @@ from mappa_calibration.bias_model import BiasModel
 from mappa_calibration.blind import blind
 from mappa_calibration.options import BiasOptions
 from mappa_core import MAX_SCORE, Coach, DelegatingCoach, MappaError, Scene, Trajectory, Verdict
+from mappa_core.coach import DriftReport, Phase
 from mappa_core.redaction import describe_error
-from mappa_core.runs import DriftReport, Phase
 
 
 class BiasCorrectedCoach(DelegatingCoach):

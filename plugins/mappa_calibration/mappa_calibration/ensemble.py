@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
@@ -14,8 +14,8 @@ from mappa_calibration.ensemble_options import EnsembleOptions
 from mappa_calibration.label_calibration import Calibration
 from mappa_calibration.outcome_agreement import OutcomeAgreement
 from mappa_core import Coach, DelegatingCoach, MappaError, Scene, Trajectory, Use, Verdict
+from mappa_core.coach import DriftReport
 from mappa_core.redaction import describe_error
-from mappa_core.runs import DriftReport
 
 _AGREEMENT = "agreement"
 
@@ -33,6 +33,7 @@ def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> E
         escalate_to=None if dear is None else Member(name=dear.use, coach=build(dear)),
         judge=partial(fitted.judge, sure=options.abstain_below) if fitted else None,
         agreement=OutcomeAgreement(options.metric, fitted.agreement) if fitted and fitted.agreement else None,
+        fitted_on=fitted.fitted_on if fitted else (),
     )
 
 
@@ -83,6 +84,7 @@ class Ensemble(DelegatingCoach):
         escalate_to: Member | None = None,
         judge: Callable[..., Sequence[Verdict]] | None = None,
         agreement: OutcomeAgreement | None = None,
+        fitted_on: Collection[str] = (),
     ) -> None:
         coaches = {f"members.{place}.{member.name}": member.coach for place, member in enumerate(members)}
         if escalate_to is not None:
@@ -95,6 +97,7 @@ class Ensemble(DelegatingCoach):
         self._escalate_to = escalate_to
         self._judge = judge
         self._agreement = agreement
+        self._fitted_on = frozenset(fitted_on)
 
     async def score(self, scene: Scene) -> Verdict:
         verdicts = await asyncio.gather(*(member.score(scene) for member in self._members))
@@ -105,6 +108,11 @@ class Ensemble(DelegatingCoach):
         by_scene = list(zip(*by_member, strict=True))
         combined = self._judge(scenes, by_scene) if self._judge else [None] * len(scenes)
         return await asyncio.gather(*map(self._verdict, scenes, by_scene, combined))
+
+    @property
+    def fitted_on(self) -> Collection[str]:
+        """The questions of the calibration, and those that a member was fitted on."""
+        return self._fitted_on.union(super().fitted_on)
 
     @property
     def by_trajectory(self) -> bool:

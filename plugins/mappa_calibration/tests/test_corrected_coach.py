@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
+from mappa.testing import CoachContract
 from mappa_calibration.actions import REFERENCE
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
 from mappa_calibration.options import AlarmOptions, BiasOptions
 from mappa_core import Coach, ConfigError, Role, Scene, Task, Trajectory, Usage, Use, Verdict
 from mappa_core.protocols import Provider
-from mappa_core.testing import CoachContract
 
 TEAM = {"solver": Role(brief="solves"), "coder": Role(brief="codes")}
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa.testing import CoachContract
 from mappa_calibration.ensemble import Ensemble, Member, build_ensemble, combine_scores
 from mappa_calibration.ensemble_options import CombineMethod, EnsembleOptions
 from mappa_core.config.schema import Use
@@ -18,7 +19,6 @@ from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Cassette, Coach, Provider
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.testing import CoachContract
 
 
 def scene(position: int = 0, *, later: tuple[Step, ...] | None = None) -> Scene:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from mappa_core import Coach, GuardStop, Message, Offer, Role, Run, Task, TaskSource, Verdict, Workflow, hookimpl
+from mappa import Run
+from mappa.runs import open as open_run
+from mappa.testing import ScriptedEngine
+from mappa_core import Coach, GuardStop, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import open as open_run
-from mappa_core.testing import ScriptedEngine
 
 RECIPE = """
 tasks: {use: many}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from mappa.testing import TransportContract, WireServer, answer_from_capture, json_answer
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.transport import AnthropicTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireServer, answer_from_capture, json_answer
 
 GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 NONSENSE = {

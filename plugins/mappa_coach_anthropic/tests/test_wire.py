@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from mappa.testing import WireServer, answer_from_capture
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.transport import AnthropicTransport
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-from mappa_core.testing import WireServer, answer_from_capture
 
 KEY = "planted-key-of-anthropic"
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}

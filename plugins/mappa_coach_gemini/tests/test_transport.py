@@ -12,12 +12,12 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.genai import Client
 
+from mappa.testing import TransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
 
 GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}

@@ -11,12 +11,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from mappa.testing import WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 
 KEY = "planted-key-of-gemini"
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}

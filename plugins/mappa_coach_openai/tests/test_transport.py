@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from mappa.testing import TransportContract, WireAnswer, WireRequest, WireServer, json_answer
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireAnswer, WireRequest, WireServer, json_answer
 
 CHAT = json_answer({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
 RESPONSE = json_answer(

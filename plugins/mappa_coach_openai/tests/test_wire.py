@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from mappa.testing import WireServer, answer_from_capture
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-from mappa_core.testing import WireServer, answer_from_capture
 
 KEY = "planted-key-of-openai"
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}

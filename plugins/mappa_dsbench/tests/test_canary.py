@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pandas import DataFrame
 
+from mappa.testing import play
 from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
-from mappa_core.store.codec import to_json
-from mappa_core.testing import play
+from mappa_core.codec import to_json
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth

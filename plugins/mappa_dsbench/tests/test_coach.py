@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mappa.testing.contracts import CoachContract
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.hookspecs import NoOptions
 from mappa_core.protocols import ProgramRun
@@ -29,7 +30,6 @@ from mappa_core.records import (
     ToolCall,
     ToolResult,
 )  # fmt: skip
-from mappa_core.testing.contracts import CoachContract
 from mappa_dsbench.coach.reference_programs.features import build_features
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.coach.scoring import POINTS_OF_FAULT

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING
 from mappa_dsbench.embedded.sources import SOURCES

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mappa.config.compose import compose
 from mappa_core import ConfigError, ToolLimits
-from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mappa_core.config.compose import ComposedConfig, compose
+from mappa.config.compose import ComposedConfig, compose
 from mappa_core.errors import PluginError
 from mappa_core.plugins import Registry, load_plugins
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_dsbench
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_core.records import Message
 from mappa_core.tools.parse_calls import parse_calls

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core import Run
-from mappa_core.cli import main
-from mappa_core.runs import RunReader
+from mappa import Run
+from mappa.cli import main
+from mappa.runs import RunReader
 from mappa_dsbench.reports.fault_comparison import compare_faults
 from mappa_dsbench.roles import ROLES
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 
+from mappa.testing import play
+from mappa.testing.contracts import WorkflowContract
 from mappa_core.errors import ConfigError, TaskError, ToolError
 from mappa_core.protocols import Coach, Tool
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, Trajectory, Verdict
-from mappa_core.testing import play
-from mappa_core.testing.contracts import WorkflowContract
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES

@@ -16,7 +16,7 @@ from mappa_engine.node import SHARED_MEMORY_BYTES, Node, this_node
 from mappa_engine.process_info import installed_version
 
 if TYPE_CHECKING:
-    from mappa_core.commands import Registry
+    from mappa_core import Registry
 
 LOCAL_LIBRARIES = ("torch", "transformers", "safetensors")
 """Libraries that the engine `local` needs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mappa_core.testing import EngineContract
+from mappa.testing import EngineContract
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss, SAPOLoss, VESPOLoss
 from mappa_engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions, SAPOOptions, VESPOOptions

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_analysis.conformance import (
+from mappa.look.conformance import (
     Action,
     Decision,
     DecisionProcess,
@@ -13,8 +13,8 @@ from mappa_analysis.conformance import (
     expected_gradient,
     policy_gradient,
 )
+from mappa.testing import ShaperContract
 from mappa_core import ConfigError
-from mappa_core.testing import ShaperContract
 from mappa_engine.credit.maxrl import MaxRL, MaxRLOptions
 from mappa_engine.credit.truncation_filter import TruncationFilterOptions, TruncationFilterShaper
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mappa_analysis.conformance import expected_gradient, policy_gradient, possible_batches
-from mappa_analysis.conformance.batches import gradient_of
-from mappa_analysis.conformance.standard_processes import ONE_DECISION, VARIABLE_TURNS
+from mappa.look.conformance import expected_gradient, policy_gradient, possible_batches
+from mappa.look.conformance.batches import gradient_of
+from mappa.look.conformance.standard_processes import ONE_DECISION, VARIABLE_TURNS
 from mappa_core import Completion, ConfigError, Message, Step, Task, Trajectory, Use, Verdict
 from mappa_core.engine import PolicySpec
 from mappa_core.plugins import load_plugins

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mappa_analysis.conformance import Action, Decision, DecisionProcess, gradient_of, policy_gradient, possible_batches
-from mappa_analysis.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
+from mappa.look.conformance import Action, Decision, DecisionProcess, gradient_of, policy_gradient, possible_batches
+from mappa.look.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
 from mappa_core.config.schema import CorrectionSection, TrainSection
 from mappa_core.credit.build_experience import select_rows
 from mappa_core.experience import Advantages

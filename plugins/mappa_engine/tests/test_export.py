@@ -11,13 +11,13 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mappa_core.cli import main
+from mappa.cli import main
+from mappa.store.checkpoint import POLICIES, PolicyEntry
+from mappa.store.folder import RunFolder
 from mappa_core.config.schema import TrainSection
 from mappa_core.experience import Advantages
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Sampling
-from mappa_core.store.checkpoint import POLICIES, PolicyEntry
-from mappa_core.store.folder import RunFolder
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PPOOptions

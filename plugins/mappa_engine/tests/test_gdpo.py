@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_analysis.conformance import EstimatorContract
+from mappa.config.compose import compose
+from mappa.look.conformance import EstimatorContract
 from mappa_core import ConfigError
-from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_engine.credit.gdpo import GDPO, GDPOOptions
 

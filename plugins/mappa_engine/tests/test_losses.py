@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import LossRows

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.testing import MemoryRecorder
 from mappa_core import Message, Role, Stage, Task, ToolLimits, ToolResult, ToolSpec, Workflow
 from mappa_core.coaching.evidence import action_exhibits
+from mappa_core.codec import from_json, to_json
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Sampling, Scene, Verdict
-from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.store.codec import from_json, to_json
-from mappa_core.testing import MemoryRecorder
 from mappa_engine.chat import Chat
 
 SHIPPED = sorted(Path(__file__).parents[2].glob("*/*/models/tiny/chat_template.jinja"))

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_core import ConfigError, Run
+from mappa import Run
+from mappa.runs import RunReader
+from mappa.testing import WireAnswer, WireServer, json_answer
+from mappa_core import ConfigError
 from mappa_core.engine import EngineLost, PolicySpec
-from mappa_core.runs import RunReader
-from mappa_core.testing import WireAnswer, WireServer, json_answer
 from mappa_engine import teacher_servers
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.local import LocalEngine

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import click
 
+from mappa.commands import ConfigArguments, load_registry, recipe_options
 from mappa_core import ConfigError
-from mappa_core.commands import ConfigArguments, load_registry, recipe_options
 
 GATEWAY_RECIPE = "gateway/gateway"
 
@@ -23,7 +23,7 @@ def command(arguments: ConfigArguments, count: int) -> None:
     .command. Without --plugin and --recipe it starts from the recipe gateway/gateway, so that one --config file
     with tasks, agent, model and coach is enough. `mappa train --recipe gateway/gateway` with the same file trains it.
     """
-    from mappa_core.commands import Console, announce_providers, evaluate_standalone, show_evaluation, show_trajectory
+    from mappa.commands import Console, announce_providers, evaluate_standalone, show_evaluation, show_trajectory
 
     registry = load_registry()
     if arguments.plugin is None and arguments.recipe is None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.replay import Replay
+from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.testing import MemoryRecorder, ScriptedSampler
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.testing import MemoryRecorder, ScriptedSampler
 from mappa_core.tools.chat_format import split_calls
 from mappa_engine.chat import split_think
 from mappa_gateway.options import ExternalAgent, GatewayOptions

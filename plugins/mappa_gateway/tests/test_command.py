@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from mappa_core.cli import main
+from mappa.cli import main
 
 SCRIPTED = """
-from mappa_core.testing import FixedCoach, ScriptedEngine
+from mappa.testing import FixedCoach, ScriptedEngine
 
 @hookimpl
 def mappa_engines():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import openai
 import pytest
 
+from mappa.testing import WorkflowContract
 from mappa_core.records import Task
-from mappa_core.testing import WorkflowContract
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.workflow import GatewayWorkflow
 

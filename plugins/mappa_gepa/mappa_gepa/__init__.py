@@ -15,8 +15,7 @@ from mappa_gepa.relay.models import EditorOptions, FollowerOptions
 from mappa_gepa.relay.team import RelayOptions
 
 if TYPE_CHECKING:
-    from mappa_core import Coach, Shaper, TaskSource, Workflow
-    from mappa_core.commands import PromptOptimizer
+    from mappa_core import Coach, PromptOptimizer, Shaper, TaskSource, Workflow
     from mappa_core.transport import Transport
 
 

@@ -12,10 +12,8 @@ from typing import Any
 from gepa.api import optimize
 from gepa.core.result import GEPAResult
 
-from mappa_core import ConfigError, Trajectory
-from mappa_core.commands import (
+from mappa.commands import (
     ComposedConfig,
-    Registry,
     Session,
     attach_coaches,
     build_options,
@@ -25,8 +23,9 @@ from mappa_core.commands import (
     record_prompts,
     record_session_events,
 )
-from mappa_core.runs import Evaluation, RunFolder, build_evaluation
-from mappa_core.statistics import Interval
+from mappa.runs import Evaluation, RunFolder, build_evaluation
+from mappa.statistics import Interval
+from mappa_core import ConfigError, Registry, Trajectory
 from mappa_core.transport import Provider
 from mappa_gepa.adapter import TeamAdapter
 from mappa_gepa.agent_choice import BlameChoice

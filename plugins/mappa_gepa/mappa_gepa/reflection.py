@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mappa.runs import RunReader
+from mappa.statistics import Interval, paired_gain
 from mappa_core import Task, Trajectory
-from mappa_core.runs import RunReader
-from mappa_core.statistics import Interval, paired_gain
 from mappa_gepa.feedback import ActionFeedback, blame_points, own_feedback
 from mappa_gepa.options import ImproveOptions, ReflectionOptions
 from mappa_gepa.proposer import Proposer
@@ -18,8 +18,8 @@ from mappa_gepa.refusals import LeakCheck
 from mappa_gepa.rollouts import CandidateRollouts, Prompts
 
 if TYPE_CHECKING:
-    from mappa_core.commands import Session
-    from mappa_core.runs import RunFolder
+    from mappa.commands import Session
+    from mappa.runs import RunFolder
 
 CHOICE_EVENT = "prompt_choice"
 """What became of a proposal in a round: the round, the number of the proposal, the agent, whether its prompt was kept,

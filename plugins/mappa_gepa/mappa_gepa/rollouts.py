@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mappa.commands import Job, Replay, RolloutCollector, Session, record_prompts
+from mappa.runs import RunFolder
 from mappa_core import GuardStop, ReplayError, Split, Task, ToolError, Trajectory, WorkflowError
-from mappa_core.commands import Job, Replay, RolloutCollector, Session, record_prompts
-from mappa_core.runs import RunFolder
 from mappa_core.transport import CallError
 
 CANDIDATE_EVENT = "candidate"

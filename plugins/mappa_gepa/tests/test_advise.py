@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mappa_core import Run
-from mappa_core.cli import main
-from mappa_core.commands import compose, evaluate_standalone, restore
+from mappa import Run
+from mappa.cli import main
+from mappa.commands import compose, evaluate_standalone, restore
+from mappa.runs import RunReader
+from mappa.statistics import Interval
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.statistics import Interval
 from mappa_gepa.advise.advice import RankedFix, choose
 from mappa_gepa.advise.evidence import blamed_agents, mean_usd, read_evidence
 from mappa_gepa.advise.fixes import Cost, Fix

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
+from mappa.cli import main
 from mappa_core import Coach
-from mappa_core.cli import main
 from mappa_gepa.relay.team import Relay
 
 SMALL = ["--rollouts", "80", "--propose", "12", "--choose", "6", "--report", "8", "--minibatch", "2", "--patience", "3"]

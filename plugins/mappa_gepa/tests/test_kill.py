@@ -25,7 +25,7 @@ async def counted(self, request):
     return reply
 
 InstructionFollower.complete = counted
-from mappa_core.cli import main
+from mappa.cli import main
 raise SystemExit(main(sys.argv[1:]))
 """
 SMALL = ["--rollouts", "120", "--propose", "12", "--choose", "6", "--report", "12", "--minibatch", "2"]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.statistics import Interval, paired_gain
+from mappa.statistics import Interval, paired_gain
 from mappa_gepa.advise.race import MIN_TASKS, RacePlan, gain_at, race_cost
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from mappa.testing import PackageContract, TaskSourceContract, WorkflowContract, play
 from mappa_core import Message, Task
-from mappa_core.testing import PackageContract, TaskSourceContract, WorkflowContract, play
 from mappa_core.transport import Request
 from mappa_gepa.drawn_tasks import DrawnTasksOptions
 from mappa_gepa.proposer import find_prompt

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 import mappa_gepa
+from mappa.cli import main
+from mappa.runs import RunReader
+from mappa.testing import ScriptedEngine
+from mappa.training import Run
 from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
-from mappa_core.cli import main
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.testing import ScriptedEngine
-from mappa_core.training import Run
 from mappa_gepa.feedback import blame_points
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.reflection import ReflectiveOptimizer
@@ -200,7 +200,7 @@ def test_rounds_are_refused_where_rollouts_are_collected_ahead(train, tmp_path):
 
 KILLED_AT = """
 import os, signal, sys
-from mappa_core.store.writer import Store
+from mappa.store.writer import Store
 
 end, record, last, made = Store.end_trajectory, Store.record_event, int(sys.argv.pop(1)), 0
 
@@ -214,7 +214,7 @@ def counted(method):
     return call
 
 Store.end_trajectory, Store.record_event = counted(end), counted(record)
-from mappa_core.cli import main
+from mappa.cli import main
 raise SystemExit(main(sys.argv[1:]))
 """
 ENDLESS = 10**9

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mappa_core.cli import main
+from mappa.cli import main
 
 SMALL = ("train.prompts=2", "train.iterations=2", "tasks.options.eval=8")
 
@@ -82,7 +82,7 @@ def test_an_unknown_trajectory_or_folder_is_one_message(trained, tmp_path, capsy
 
 
 def test_a_run_that_is_going_on_cannot_be_resumed_beside_it(trained, capsys):
-    from mappa_core.store.folder import RunFolder
+    from mappa.store.folder import RunFolder
 
     with RunFolder.open(trained):
         assert main(["train", "--resume", str(trained)]) == 2

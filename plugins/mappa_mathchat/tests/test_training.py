@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 from transformers import AutoTokenizer
 
-from mappa_core import Run
-from mappa_core.cli import main
-from mappa_core.runs import RunReader
+from mappa import Run
+from mappa.cli import main
+from mappa.runs import RunReader
 
 SMALL = ("train.prompts=3", "train.iterations=4", "checkpoint.every=2", "eval.problems=6")
 
@@ -28,7 +28,7 @@ def start(root: Path, name: str, *settings: str) -> Run:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "mappa_core", *arguments]
+    return [sys.executable, "-m", "mappa", *arguments]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import mcp_types
 import pytest
 import uvicorn
 
+from mappa.testing import ToolContract
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.testing import ToolContract
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_mcp.connection import build_connection
 from mappa_mcp.options import McpOptions

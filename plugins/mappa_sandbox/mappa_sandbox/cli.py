@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core import ConfigError, InputError, ToolError
-from mappa_core.commands import ConfigArguments, Registry, did_you_mean, echo, load_registry
+from mappa.commands import ConfigArguments, did_you_mean, echo, load_registry
+from mappa_core import ConfigError, InputError, Registry, ToolError
 from mappa_core.sandbox import ToolSection
 
 if TYPE_CHECKING:

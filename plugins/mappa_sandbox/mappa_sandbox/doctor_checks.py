@@ -13,7 +13,7 @@ from mappa_core.sandbox import FolderWorkspace, Sandbox
 from mappa_sandbox.choose_sandbox import survey_backends
 
 if TYPE_CHECKING:
-    from mappa_core.commands import Registry
+    from mappa_core import Registry
 
 
 def check_sandboxes(registry: Registry) -> Mapping[str, CheckResult]:

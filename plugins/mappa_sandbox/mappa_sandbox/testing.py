@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from mappa.testing import ToolContract
 from mappa_core import Tool, ToolLimits, ToolResult
 from mappa_core.sandbox import FileChange, FolderWorkspace
-from mappa_core.testing import ToolContract
 
 MB = 1 << 20
 PLANTED_SECRET = "planted-7f3a91-secret"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mappa_core.cli import main
+from mappa.cli import main
 from mappa_sandbox import choose_sandbox
 
 

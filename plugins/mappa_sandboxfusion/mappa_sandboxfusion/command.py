@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mappa.commands import echo
 from mappa_core import ConfigError
-from mappa_core.commands import echo
 from mappa_sandboxfusion.options import Options
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mappa_core.testing import WireAnswer, WireServer, json_answer
-from mappa_core.testing.wire_server import GARBAGE, HTML
+from mappa.testing import WireAnswer, WireServer, json_answer
+from mappa.testing.wire_server import GARBAGE, HTML
 from mappa_sandboxfusion.client import BASE_ANSWER_BYTES, FusionClient, RunCodeResponse, ServerFault
 
 RESULT = {"status": "Finished", "execution_time": 0.1, "return_code": 0, "stdout": "1\n", "stderr": ""}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa_core.config.compose import compose
+from mappa.config.compose import compose
 from mappa_core.plugins import load_plugins
 from mappa_sandboxfusion.options import Options
 

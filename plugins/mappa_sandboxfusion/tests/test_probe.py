@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mappa_core.cli.main import main
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
+from mappa.cli.main import main
+from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer
 from mappa_sandboxfusion.client import FusionClient, ServerFault
 from mappa_sandboxfusion.probe import inspect_server, new_folder_name
 

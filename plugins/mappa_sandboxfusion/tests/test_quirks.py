@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
+from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer
 from mappa_sandboxfusion import quirks
 from mappa_sandboxfusion.client import FusionClient, RunCodeResponse, ServerFault
 from mappa_sandboxfusion.probe import inspect_server

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.testing import TrackerContract
+from mappa.testing import TrackerContract
 from mappa_trackers.mlflow_tracker import MAX_PARAM_CHARACTERS, MlflowTracker
 from mappa_trackers.options import MlflowOptions
 

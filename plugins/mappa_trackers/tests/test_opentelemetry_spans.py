@@ -11,11 +11,11 @@ pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from mappa_analysis.importing import LogMapping, import_logs
+from mappa.look.importing import LogMapping, import_logs
+from mappa.runs import RunReader
+from mappa.testing import TrackerContract
 from mappa_core import ConfigError, Failure
 from mappa_core.plugins import load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.testing import TrackerContract
 from mappa_trackers.opentelemetry_spans import OtelTracker
 from mappa_trackers.options import OtelOptions
 

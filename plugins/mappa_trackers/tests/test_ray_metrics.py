@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("ray", reason="`make test-trackers` runs these in an environment of their own")
 import ray
 
+from mappa.testing import TrackerContract
 from mappa_core import ConfigError
-from mappa_core.testing import TrackerContract
 from mappa_trackers.options import RayOptions
 from mappa_trackers.ray_metrics import RayTracker, metrics_address
 

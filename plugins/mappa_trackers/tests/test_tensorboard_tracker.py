@@ -8,7 +8,7 @@ pytest.importorskip("tensorboard")
 pytest.importorskip("torch")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mappa_core.testing import TrackerContract
+from mappa.testing import TrackerContract
 from mappa_trackers.options import TensorBoardOptions
 from mappa_trackers.tensorboard_tracker import TensorBoardTracker
 

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("wandb", reason="`make test-trackers` runs these in an environment of their own")
 from wandb.proto import wandb_internal_pb2 as wire
 
+from mappa.testing import TrackerContract
 from mappa_core import ConfigError
-from mappa_core.testing import TrackerContract
 from mappa_trackers.options import WandbOptions
 from mappa_trackers.weights_and_biases import WandbTracker
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table as Grid
 
+from mappa.commands import Console
+from mappa.runs import RunReader
 from mappa_core import RunError, Step
-from mappa_core.commands import Console
-from mappa_core.runs import RunReader
 from mappa_dsbench.roles import ROLES
 
 NO_PROGRAM, FAILED = "no_program", "failed"

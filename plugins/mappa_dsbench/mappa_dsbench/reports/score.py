@@ -13,9 +13,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from mappa.commands import Console
+from mappa.runs import RunReader, TrajectoryRow
 from mappa_core import RunError, Split, ToolError
-from mappa_core.commands import Console
-from mappa_core.runs import RunReader, TrajectoryRow
 from mappa_dsbench.grading.grade import completion_rate, relative_performance_gap
 from mappa_dsbench.outcome import REJECTED_PREFIX
 from mappa_dsbench.table import Table, table_of_task

@@ -40,7 +40,7 @@ class SubprocessActor:
         """Run `mappa` with these arguments, append its output to the file `log`, and return its exit code."""
         # Packages that were uploaded to Ray are on the path of this process alone.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "mappa_core", *arguments]
+        command = [sys.executable, "-m", "mappa", *arguments]
         with Path(log).open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from mappa_core.commands import build_policy_specs
+from mappa.commands import build_policy_specs
+from mappa.training.run import Run
 from mappa_core.protocols import Machine
-from mappa_core.training.run import Run
 from mappa_engine.cluster.placement import Resources, read_shape
 from mappa_engine.cluster.placement.find import find_placement
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mappa_core import ConfigError, Workflow
-from mappa_core.commands import Registry, RunConfig, assign_policies, trained_policies
-from mappa_core.runs import RunReader
-from mappa_core.statistics import Interval
+from mappa.commands import RunConfig, assign_policies, trained_policies
+from mappa.runs import RunReader
+from mappa.statistics import Interval
+from mappa_core import ConfigError, Registry, Workflow
 from mappa_gepa.advise.evidence import Evidence, read_evidence
 from mappa_gepa.advise.fixes import TRAINED, Cost, Fix, FixKind, estimate_cost, list_fixes
 from mappa_gepa.advise.trials import Trial, TrialOptions, Trials, Variant

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
+from mappa.runs import RunReader
+from mappa.statistics import Interval, share_interval
 from mappa_core import MAX_SCORE, NOBODY, RunError, Split, Trajectory
-from mappa_core.runs import RunReader
-from mappa_core.statistics import Interval, share_interval
 from mappa_gepa.feedback import counting_verdicts
 from mappa_gepa.rollouts import CANDIDATE_EVENT, metric_value
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mappa_core.statistics import CONFIDENCE_LEVEL, Interval, difference_bounds, effective_clusters, number_clusters
+from mappa.statistics import CONFIDENCE_LEVEL, Interval, difference_bounds, effective_clusters, number_clusters
 
 Name = TypeVar("Name", bound=Hashable)
 INTERIM_ALPHA = 0.005

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core import Run, Trajectory
-from mappa_core.commands import ComposedConfig, Registry, RunProgress, assign_policies, format_yaml, with_origin
-from mappa_core.runs import RunReader, write_atomic
+from mappa import Run
+from mappa.commands import ComposedConfig, RunProgress, assign_policies, format_yaml, with_origin
+from mappa.runs import RunReader, write_atomic
+from mappa_core import Registry, Trajectory
 from mappa_core.transport import Provider
 from mappa_gepa.advise.evidence import mean_usd
 from mappa_gepa.advise.fixes import Fix

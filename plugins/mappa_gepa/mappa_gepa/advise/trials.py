@@ -9,19 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mappa_core import ConfigError, GuardStop, Task, Trajectory, Usage
-from mappa_core.commands import (
+from mappa.commands import (
     ComposedConfig,
     Job,
     Ledger,
-    Registry,
     RolloutCollector,
     assign_policies,
     open_session,
     record_session_events,
 )
-from mappa_core.runs import RunFolder
-from mappa_core.statistics import Interval
+from mappa.runs import RunFolder
+from mappa.statistics import Interval
+from mappa_core import ConfigError, GuardStop, Registry, Task, Trajectory, Usage
 from mappa_core.transport import CallError
 from mappa_gepa.advise.evidence import TEAM_EVENT, mean_usd
 from mappa_gepa.advise.fixes import SECONDS_PER_HOUR, Cost, Fix

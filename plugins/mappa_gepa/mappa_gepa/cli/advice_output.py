@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from mappa_core.commands import Console, Name, columns_table
+from mappa.commands import Console, Name, columns_table
 from mappa_gepa.advise.fixes import TRAINED, FixKind
 from mappa_gepa.cli.improve import to_builtins
 from mappa_gepa.stored_search import agent_word
 
 if TYPE_CHECKING:
-    from mappa_core.statistics import Interval
+    from mappa.statistics import Interval
     from mappa_gepa.advise.advice import Advice, RankedFix
     from mappa_gepa.advise.fixes import Cost
 

@@ -9,17 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from mappa.commands import ComposedConfig, Console, announce_providers, echo, load_registry, restore, rollout_bar
+from mappa.runs import RunReader
 from mappa_core import ConfigError
-from mappa_core.commands import (
-    ComposedConfig,
-    Console,
-    announce_providers,
-    echo,
-    load_registry,
-    restore,
-    rollout_bar,
-)
-from mappa_core.runs import RunReader
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
 from mappa_gepa.stored_search import check_playable, checkpoint_prompts

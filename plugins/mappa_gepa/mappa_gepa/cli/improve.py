@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mappa_core import ConfigError
-from mappa_core.commands import (
+from mappa.commands import (
     ComposedConfig,
     ConfigArguments,
     Console,
-    Registry,
     announce_providers,
     diff_configs,
     echo,
@@ -27,7 +25,8 @@ from mappa_core.commands import (
     restore,
     rollout_bar,
 )
-from mappa_core.runs import RunReader, to_json
+from mappa.runs import RunReader, to_json
+from mappa_core import ConfigError, Registry
 from mappa_gepa.options import PERFECT, ImproveOptions
 from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, check_playable, checkpoint_prompts
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from mappa.testing import ToolContract
 from mappa_core.protocols import Tool
-from mappa_core.testing import ToolContract
 from mappa_sandbox.calculator import Calculator
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.testing import ExecutorContract

@@ -54,7 +54,7 @@ def build_loss(options: Any) -> Any:
 
 
 def build_engine(options: Any) -> Any:
-    from mappa_core.testing import ScriptedEngine
+    from mappa.testing import ScriptedEngine
 
     return ScriptedEngine({})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mappa.commands import Session
+from mappa.runs import RunFolder
 from mappa_core import (
     Advantages,
     Coach,
@@ -24,8 +26,6 @@ from mappa_core import (
     Workflow,
     Workspace,
 )
-from mappa_core.commands import Session
-from mappa_core.runs import RunFolder
 from mappa_core.transport import Reply, Request
 
 

@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from random import Random
 from typing import Any
 
+from mappa.testing import ScriptedEngine
 from mappa_core import (
     Coach,
     Message,
@@ -25,7 +26,6 @@ from mappa_core import (
     Workflow,
     hookimpl,
 )
-from mappa_core.testing import ScriptedEngine
 from mappa_core.transport import Cassette, Provider
 
 

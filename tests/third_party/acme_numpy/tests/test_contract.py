@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from acme_numpy.engine import ReinforceLoss, TableEngine
 
+from mappa.testing import EngineContract
 from mappa_core.engine import TrainSection
-from mappa_core.testing import EngineContract
 
 
 class TestTables(EngineContract):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from mappa.runs import RunReader
 from mappa_core import InputError
-from mappa_core.runs import RunReader
 
 
 @click.command()

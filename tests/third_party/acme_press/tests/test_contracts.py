@@ -12,8 +12,7 @@ from acme_press.diary import Diary, DiaryOptions
 from acme_press.glossary import Glossary
 from acme_press.team import Press, Words, WordsOptions
 
-from mappa_core import NoOptions, Task, Tool
-from mappa_core.testing import (
+from mappa.testing import (
     PackageContract,
     ShaperContract,
     TaskSourceContract,
@@ -24,6 +23,7 @@ from mappa_core.testing import (
     json_answer,
     play,
 )
+from mappa_core import NoOptions, Task, Tool
 from mappa_core.transport import Transport
 
 CALL = '<tool_call>{"name": "glossary", "arguments": {"word": "tide"}}</tool_call>'

@@ -1,0 +1,3 @@
+from .training.run import Run as Run
+
+__version__: str

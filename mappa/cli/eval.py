@@ -1,0 +1,148 @@
+"""`mappa eval`: run and grade tasks without training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import msgspec
+
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.config.compose import restore
+from mappa.config.yaml_io import format_scalar
+from mappa_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mappa.config.compose import ComposedConfig
+    from mappa.evaluation.heldout import Evaluation
+    from mappa.evaluation.standalone import StandaloneEvaluation
+    from mappa.store.checkpoint import Checkpoint
+    from mappa_core.plugins import Registry
+
+
+@click.command("eval")
+@recipe_options
+@click.option("--run", "run", metavar="RUN", type=click.Path(path_type=Path), help="Evaluate the run in this folder.")
+@click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last if not given.")
+@click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
+@click.option("--avg-at", metavar="K", type=int, multiple=True, help="Also print avg@K; needs eval.samples >= K.")
+@click.option("--majority-at", metavar="K", type=int, multiple=True, help="Also print majority@K of final answers.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    arguments: ConfigArguments,
+    run: Path | None,
+    checkpoint: int | None,
+    pass_at: Sequence[int],
+    avg_at: Sequence[int],
+    majority_at: Sequence[int],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Grade a recipe's start models, or a run's checkpoint, on held-out tasks.
+
+    Over K samples of a task, pass@K is the probability that any is right, avg@K their mean, majority@K the probability
+    that the most frequent answer is right. Fair counts a trajectory that was not finished as wrong; raw leaves it out.
+    """
+    from mappa.cli.announce import announce_providers, announce_sandboxes
+    from mappa.cli.console import Console
+    from mappa.cli.progress import rollout_bar
+    from mappa.cli.result_tables import show_evaluation
+    from mappa.evaluation.standalone import evaluate_standalone
+
+    registry = load_registry()
+    loaded = None
+    if run is None:
+        if checkpoint is not None:
+            raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
+        composed = arguments.compose(registry)
+    else:
+        if arguments.plugin or arguments.recipe or arguments.config_files:
+            raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
+        composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words)
+    sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
+    _check_sizes(sizes_by_metric, composed.config.eval.samples)
+    errors = Console(stderr=True)
+    with rollout_bar(errors, quiet=quiet or as_json) as progress:
+        evaluated = asyncio.run(
+            evaluate_standalone(
+                composed,
+                registry,
+                checkpoint=loaded,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
+                on_start=progress.start,
+                on_trajectory=progress.on_rollout_end,
+            )
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(standalone_evaluation_json(evaluated, sizes_by_metric)).decode())
+        return
+    console = Console()
+    show_evaluation(console, evaluated.evaluation)
+    for what, sizes in sizes_by_metric.items():
+        for k in sizes:
+            console.print(_samples_line(evaluated.evaluation, what, k), highlight=False)
+    console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
+
+
+def _restore_checkpoint(
+    registry: Registry, run: Path, number: int | None, words: Sequence[str]
+) -> tuple[ComposedConfig, Checkpoint]:
+    """Restore a run's config with `words`, and one of its checkpoints, with the prompts of then if these changed."""
+    from mappa.store.folder import CONFIG, open_checkpoints
+
+    composed = restore(registry, run / CONFIG, ("run.name=null", *words))
+    checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
+    loaded = checkpoints.load_latest() if number is None else checkpoints.load(number)
+    if composed.config.prompts is not None:
+        followed = format_scalar({agent: {"prompt": text} for agent, text in loaded.manifest.prompts.items()})
+        composed = restore(registry, run / CONFIG, ("run.name=null", f"agents={followed}", *words))
+    return composed, loaded
+
+
+def _check_sizes(sizes_by_metric: Mapping[str, Sequence[int]], samples: int) -> None:
+    for what, sizes in sizes_by_metric.items():
+        for k in (k for k in sizes if not 1 <= k <= samples):
+            raise ConfigError(f"--{what}-at {k} " + (f"needs eval.samples={k} or more" if k > 0 else "is less than 1"))
+
+
+def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:
+    fair, raw = metric_at(evaluation, what, k), metric_at(evaluation.raw, what, k)
+    if what == "majority" and evaluation.answers is None:
+        return f"{what}@{k} - (no final answers of this workflow can be compared)"
+    return f"{what}@{k} {'-' if fair is None else f'{fair:.1%}'} fair, {'-' if raw is None else f'{raw:.1%}'} raw"
+
+
+def metric_at(evaluation: Evaluation, what: str, k: int) -> float | None:
+    """pass@k, avg@k or majority@k; None if no problem has k samples, or there are no answers to count."""
+    with suppress(ValueError):
+        return cast("float | None", getattr(evaluation, f"{what}_at")(k))
+    return None
+
+
+def standalone_evaluation_json(
+    evaluated: StandaloneEvaluation, sizes_by_metric: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """An evaluation as JSON values; shares are 0-1."""
+    from mappa.cli import result_tables
+
+    def at_sizes(part: Evaluation) -> dict[str, Any]:
+        sizes = sizes_by_metric.items()
+        return {f"{what}_at": {str(k): metric_at(part, what, k) for k in numbers} for what, numbers in sizes}
+
+    evaluation = evaluated.evaluation
+    return {
+        "folder": str(evaluated.folder),
+        "metric": evaluation.metric,
+        "iteration": evaluation.iteration,
+        "rollouts": int(evaluation.values.size),
+        **at_sizes(evaluation),
+        "raw": at_sizes(evaluation.raw),
+        "not_finished": dict(evaluation.failures),
+        **result_tables.evaluation_json(evaluation),
+    }

@@ -1,0 +1,72 @@
+"""Options shared by commands: plugins, and the config composed of a recipe, config files and `key=value` words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mappa.cli.main import blocked_plugins, plugin_entry_points
+from mappa.config.compose import ComposedConfig, compose
+from mappa_core.plugins import Registry, load_plugins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigArguments:
+    """Command-line arguments that choose a config."""
+
+    plugin: str | None
+    recipe: str | None
+    config_files: tuple[Path, ...]
+    settings: tuple[str, ...]
+    name: str | None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The `key=value` words, including those of options."""
+        return self.settings if self.name is None else (*self.settings, f"run.name={json.dumps(self.name)}")
+
+    def compose(self, registry: Registry, *words: str) -> ComposedConfig:
+        """Compose the config; `words` are settings of the command itself, which the user's override."""
+        return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
+
+
+def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose a config to a command; it receives them as `arguments`."""
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        arguments = ConfigArguments(**{one.name: given.pop(one.name) for one in fields(ConfigArguments)})
+        function(arguments=arguments, **given)
+
+    decorators = (
+        click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),
+        click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` by default."),
+        click.option(
+            "--config",
+            "config_files",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="YAML file applied over the recipe; may be repeated.",
+        ),
+        click.option("--name", metavar="RUN", help="Name of the run folder."),
+        click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in plugin_entry_points(ctx) if name.startswith(incomplete)]
+
+
+def load_registry() -> Registry:
+    """Load core and all installed plugins except those left out with `mappa --block`."""
+    return load_plugins(block=blocked_plugins())

@@ -1,0 +1,337 @@
+"""Progress of a running command: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from mappa.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
+from mappa.cli.console import Console, Name
+from mappa.evaluation.heldout import Evaluation
+from mappa.rollout.counterfactual import CounterfactualBound
+from mappa.store.agent_columns import AGENT_COLUMNS, AgentSummary
+from mappa.store.iteration_report import IterationReport
+from mappa.training.listener import Listener, LoopPhase
+from mappa_core.credit.demonstrations import USED
+from mappa_core.protocols import Provider, Split
+from mappa_core.records import Interval, Sandbox, Step, Trajectory, Verdict
+
+EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
+"""Labels of the tasks of each part of an evaluation."""
+
+PHASE_LABELS: Mapping[LoopPhase, str] = {
+    "evaluate": "evaluating", "collect": "collecting", "judge": "judging", "counterfactuals": "playing counterfactuals",
+    "credit": "learning", "score": "learning", "update": "learning", "publish": "publishing",
+    "prompts": "improving prompts", "save": "saving",
+}  # fmt: skip
+
+QUIET_SECONDS = 60.0
+"""Seconds without a line after which one says how far a run is."""
+
+
+class RunProgress(Listener):
+    """Counts the rollouts, actions and verdicts that a run waits for. A display overrides `show`."""
+
+    def __init__(self) -> None:
+        self.phase: LoopPhase | None = None
+        """What the loop does; None before its first phase."""
+        self.done = self.rollouts = self.finished = self.actions = self.verdicts = 0
+        self.started = time.perf_counter()
+
+    def show(self) -> None:
+        """Called whenever the phase or a count has changed."""
+
+    def describe(self) -> str:
+        """Describe the phase, its counts and the time since the start in one line."""
+        elapsed = format_duration(time.perf_counter() - self.started)
+        if self.phase is None:
+            return f"starting, {elapsed}"
+        counts = [f"{self.finished}/{self.rollouts} rollouts", format_count(self.actions, "action")]
+        counts += [format_count(self.verdicts, "verdict")] * bool(self.verdicts)
+        between = self.phase in ("evaluate", "prompts", "save")
+        place = f"after iteration {self.done}" if between else f"iteration {self.done + 1}"
+        return f"{PHASE_LABELS[self.phase]}, {place}: {', '.join(counts)}, {elapsed}"
+
+    def on_phase_start(self, phase: LoopPhase, done: int) -> None:
+        self.phase, self.done = phase, done
+        self.show()
+
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
+        self.rollouts, self.finished, self.actions, self.verdicts = rollouts, 0, 0, 0
+        self.show()
+
+    def on_step(self, step: Step) -> None:
+        self.actions += 1
+        self.show()
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self.verdicts += 1
+        self.show()
+
+    def on_rollout_end(self, trajectory: Trajectory) -> None:
+        self.finished += 1
+        self.show()
+
+
+class _ConsoleListener(RunProgress):
+    """Announces providers, sandboxes and counterfactual rollouts."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def on_providers(self, providers: Sequence[Provider]) -> None:
+        announce_providers(self._console, providers)
+
+    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        announce_sandboxes(self._console, sandboxes)
+
+    def on_counterfactuals(self, extra: CounterfactualBound) -> None:
+        announce_counterfactuals(self._console, extra)
+
+
+class LineProgress(_ConsoleListener):
+    """Prints a plain line per evaluation and iteration, and how far it is where that takes minutes."""
+
+    def __init__(self, console: Console, iterations: int) -> None:
+        super().__init__(console)
+        self._iterations = iterations
+        self._printed = self.started
+        self._before: int | None = None  # iterations before the first one of this process
+
+    def show(self) -> None:
+        if time.perf_counter() - self._printed >= QUIET_SECONDS:
+            self._print(self.describe())
+
+    def on_evaluation_end(self, evaluation: Evaluation) -> None:
+        self._print(evaluation_line(evaluation))
+
+    def on_prompts_improved(self, done: int, agents: Sequence[str]) -> None:
+        self._print(f"prompts after iteration {done}: {', '.join(agents) or 'none'} changed")
+
+    def on_iteration_end(self, report: IterationReport) -> None:
+        if self._before is None:
+            self._before = report.iteration - 1
+        per_iteration = (time.perf_counter() - self.started) / (report.iteration - self._before)
+        left = format_duration(per_iteration * (self._iterations - report.iteration))
+        scores = "  ".join(f"{agent} {format_or_dash(one.score, '.1f')}" for agent, one in report.agents.items())
+        count = f"iteration {report.iteration}/{self._iterations}"
+        self._print(f"{count}  {iteration_headline(report)}  score: {scores}  left {left}")
+        show_alarms(self._console, report)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False)
+        self._printed = time.perf_counter()
+
+
+class QuietListener(Listener):
+    """Prints only, on standard error, which providers receive data, and the warnings of sandboxes."""
+
+    def on_providers(self, providers: Sequence[Provider]) -> None:
+        announce_providers(Console(stderr=True), providers)
+
+    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        announce_sandboxes(Console(stderr=True), sandboxes, quiet=True)
+
+
+class Dashboard(_ConsoleListener):
+    """A live display: progress bars of the run and of the current rollouts, and a table of agents."""
+
+    def __init__(self, console: Console, iterations: int) -> None:
+        super().__init__(console)
+        self._bars = Progress(*_columns(), console=console)
+        self._run = self._bars.add_task("iterations", total=iterations)
+        self._now = self._bars.add_task("starting", total=None)
+        self._details: tuple[RenderableType, ...] = ()
+        self.live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
+
+    def _render(self) -> Group:
+        return Group(self._bars, Text(self.describe(), style="dim", no_wrap=True), *self._details)
+
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
+        super().on_rollouts_start(split, done, rollouts)
+        what = "held-out" if split == "eval" else "rollouts"
+        self._bars.reset(self._now, total=rollouts, description=what)
+        self._bars.update(self._run, completed=done)
+
+    def on_rollout_end(self, trajectory: Trajectory) -> None:
+        super().on_rollout_end(trajectory)
+        self._bars.advance(self._now)
+
+    def on_evaluation_end(self, evaluation: Evaluation) -> None:
+        self._console.print(evaluation_line(evaluation), highlight=False)
+
+    def on_iteration_end(self, report: IterationReport) -> None:
+        self._bars.update(self._run, completed=report.iteration)
+        self._details = agents_table(report.agents), iteration_headline(report)
+        self.live.refresh()
+        show_alarms(self._console, report)
+
+
+@contextmanager
+def open_listener(console: Console, iterations: int, *, quiet: bool) -> Iterator[Listener]:
+    """Choose the listener for the output: a live display on a terminal, plain lines elsewhere, or a quiet one."""
+    if quiet:
+        yield QuietListener()
+    elif console.is_terminal:
+        dashboard = Dashboard(console, iterations)
+        with dashboard.live:
+            yield dashboard
+    else:
+        yield LineProgress(console, iterations)
+
+
+class RolloutBar:
+    """A progress bar of rollouts, for a single evaluation."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._task = bars.add_task("rollouts", total=None)
+
+    def start(self, rollouts: int) -> None:
+        self._bars.update(self._task, total=rollouts)
+
+    def on_rollout_end(self, trajectory: Trajectory) -> None:
+        self._bars.advance(self._task)
+
+
+@contextmanager
+def rollout_bar(console: Console, *, quiet: bool) -> Iterator[RolloutBar]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    with Progress(*_columns(), console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        yield RolloutBar(bars)
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _TimeLeft()
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The time that remains; nothing where the total is not known, as the time before it would be taken for it."""
+
+    def render(self, task: Task) -> Text:
+        remaining = super().render(task)
+        return Text.assemble("left ", remaining) if remaining.plain else remaining
+
+
+def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
+    """Build a table with one row per agent."""
+    table = columns_table("", *(column.title for column in AGENT_COLUMNS))
+    for agent, figures in agents.items():
+        table.add_row(Name(agent), *(column.cell(figures) for column in AGENT_COLUMNS))
+    return table
+
+
+def columns_table(*names: str, text: int = 1) -> Table:
+    """Build a plain table: the first `text` columns are for a `Name` each, the others for figures that stay whole."""
+    table = Table(box=None, header_style="dim")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < text else "right", no_wrap=place >= text)
+    return table
+
+
+def show_alarms(console: Console, report: IterationReport) -> None:
+    """Print a line per alarm and note of the coach, and per warning of a policy's health."""
+    lines = [f"health, {warning.rule}: {warning}" for warning in report.warnings]
+    lines += [f"coach drift, {alarm.kind}: {alarm}" for alarm in report.drift.alarms]
+    lines += [f"coach: {note}" for note in report.drift.notes]
+    for line in lines:
+        console.print(line, style="yellow", soft_wrap=True, highlight=False, markup=False)
+
+
+def iteration_headline(report: IterationReport) -> str:
+    """Summarize accuracy, speed, calls and failures of an iteration in one line."""
+    words = [
+        f"accuracy {format_percent(report.outcomes.accuracy)}",
+        f"{format_or_dash(report.throughput, ',.0f')} tok/s",
+        f"{report.coach.total.verdicts} verdicts",
+        f"{report.total_seconds:.1f} s",
+    ]
+    if report.coach.total.usage is not None:
+        words.append("cost unknown" if report.coach.total.usd is None else f"${report.coach.total.usd:.4f}")
+    for name in ("abstained", "failed", "replayed"):
+        if count := getattr(report.coach.total, name):
+            words.append(f"{count} {name}")
+    if report.replaced:
+        words.append(f"{report.replaced} of {report.rollouts} rollouts replaced")
+    if report.failed:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
+        words.append(f"{report.failed} rollouts failed ({kinds})")
+    words += describe_tool_faults(report.lost, report.retried_calls)
+    if report.corrections:
+        words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")
+    return "  ".join(words)
+
+
+def describe_tool_faults(lost: int, retried_calls: int) -> list[str]:
+    """Describe the effects of tool failures, if there are any."""
+    counts = {"rollouts lost to failures of tools": lost, "calls of tools made again": retried_calls}
+    return [f"{count} {what}" for what, count in counts.items() if count]
+
+
+def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
+    """Format an evaluation as one line: all figures with their intervals, and the failures. `played` describes the
+    rollouts, unless they are the held-out problems after some iterations."""
+    shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
+    after = format_count(evaluation.iteration, "iteration")
+    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {after}"
+    count = format_problem_count(len(evaluation.problems), evaluation.cluster_count, (evaluation.known,))
+    line = f"{what}: {shares} over {count}"
+    if evaluation.failures:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
+        line += f"; not finished: {kinds}"
+    return line
+
+
+def format_problem_count(problems: int, clusters: int | None, known: Sequence[int] = ()) -> str:
+    """Format the number of problems, the numbers of those that have a value where they are fewer, and the number of
+    clusters that the intervals are based on."""
+    fewer = " and ".join(dict.fromkeys(map(str, known))) + " of " if any(one < problems for one in known) else ""
+    return f"{fewer}{problems} problems" + ("" if clusters is None else f" in {clusters} clusters")
+
+
+def format_share(value: Interval | None, *, sign: bool = False) -> str:
+    """Format a share with its 95 % interval, in per cent; `sign` for a gain."""
+    if value is None:
+        return "-"
+    spec = "+.1f" if sign else ".1f"
+    if value.low is None or value.high is None:
+        return f"{100 * value.mean:{spec}} %"
+    return f"{100 * value.mean:{spec}} % [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"
+
+
+def format_percent(value: float | None) -> str:
+    """Format a share in per cent; a dash if there is none."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def format_or_dash(value: float | None, spec: str) -> str:
+    """Format a number; a dash if there is none."""
+    return "-" if value is None else format(value, spec)
+
+
+def format_count(count: int, what: str) -> str:
+    """Format a number of things; `what` is their name in the singular."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,84 @@
+"""Held-out results as tables and JSON: the metric and the further figures, over all tasks and by stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from mappa.cli.console import Console, Name
+from mappa.cli.progress import columns_table, evaluation_line, format_share
+from mappa.evaluation.heldout import Evaluation
+from mappa.runs.rows import RaisedWarning
+from mappa.store.summary import EvalSummary, SelectionSummary, StratumSummary
+from mappa_core.records import Interval
+
+
+def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:
+    """Print an evaluation as a line, and as a table if it has several strata; `played` as in `evaluation_line`."""
+    console.print(evaluation_line(evaluation, played), soft_wrap=True, highlight=False)
+    if evaluation.by_stratum():
+        console.print(evaluation_table(evaluation))
+
+
+def evaluation_table(evaluation: Evaluation) -> Table:
+    """Build a table with a row for all problems and per stratum, and a column per figure."""
+    table = columns_table("", "problems", *evaluation.measures)
+    for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
+        shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
+        count = len(part.problems)
+        table.add_row(Name(name), str(count) if part.known == count else f"{part.known} of {count}", *shares)
+    return table
+
+
+def gains_table(results: EvalSummary) -> Table:
+    """Build a table of before, after and gain of the metric and each further figure: over all tasks and by stratum."""
+    table = columns_table("", "before", "after", "gain")
+    parts: dict[str, StratumSummary] = {"all": results, **results.strata}
+    for measure in (results.metric, *results.figures):
+        if results.figures:
+            table.pad_edge = False
+            table.add_row(f"[bold]{escape(measure)}[/]")
+        for name, part in parts.items():
+            result = part if measure == results.metric else part.figures[measure]
+            shares = format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
+            table.add_row(Name(name), *shares)
+    return table
+
+
+def selection_sentence(selection: SelectionSummary) -> str:
+    """Describe in a sentence how the weights for the column `after` were chosen."""
+    return (
+        f"after: the weights of iteration {selection.iteration}, the best of {selection.evaluations} evaluations on "
+        f"{selection.n} other tasks ({selection.value:.1%} there, which the choice makes too good)"
+    )
+
+
+def show_warnings(console: Console, warnings: Sequence[RaisedWarning]) -> None:
+    """Print a line per warning of a policy's health."""
+    for warning in warnings:
+        line = f"health, {warning.rule}, after iteration {warning.iteration}: {warning.text}"
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Convert an evaluation to JSON values: mean and bounds of every figure, also by stratum. Shares are 0-1."""
+    strata = {name: _measures_json(evaluation.for_stratum(name)) for name in sorted(set(evaluation.strata))}
+    return {**_measures_json(evaluation), "strata": strata}
+
+
+def _measures_json(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "problems": len(evaluation.problems),
+        "known_problems": evaluation.known,
+        "clusters": evaluation.cluster_count,
+        **_bounds(evaluation.interval),
+        "figures": {name: _bounds(evaluation.with_metric(name).interval) for name in evaluation.figures},
+    }
+
+
+def _bounds(interval: Interval | None) -> Mapping[str, float | None]:
+    """Mean, low and high; all null if every problem was lost."""
+    return {name: getattr(interval, name, None) for name in ("mean", "low", "high")}

@@ -1,0 +1,52 @@
+"""Output of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mappa.cli.console import Console
+from mappa.cli.progress import agents_table, describe_tool_faults, format_count, format_or_dash, format_problem_count
+from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
+from mappa.runs.reader import RunReader
+from mappa.store.summary import CoachSummary, Summary
+from mappa.training.run import TrainResult
+
+
+def show_run_result(console: Console, trained: TrainResult) -> None:
+    """Print results before and after training, the agents, the paths of the run, and a next command."""
+    summary = trained.summary
+    if summary.eval is not None:
+        count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
+        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
+        console.print(gains_table(summary.eval))
+        if summary.eval.selection is not None:
+            console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
+    console.print("agents in the last iteration", style="bold")
+    console.print(agents_table(summary.agents))
+    failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
+    console.print(
+        f"{format_count(summary.iterations, 'iteration')}, {format_count(summary.coach.verdicts, 'verdict')}"
+        f"{failed}{_cost(summary.coach)}, "
+        f"{format_or_dash(summary.seconds.wall, '.0f')} s wall, {format_or_dash(summary.seconds.cpu, '.0f')} s CPU",
+        highlight=False,
+    )
+    if faults := describe_tool_faults(summary.tools.lost, summary.tools.attempts_again):
+        console.print(", ".join(faults), style="yellow", highlight=False)
+    with RunReader(trained.folder) as reader:
+        show_warnings(console, reader.warnings)
+    if (report := trained.folder / "report.html").is_file():
+        console.print(f"report   {report}", soft_wrap=True, highlight=False)
+    console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
+
+
+def _cost(coach: CoachSummary) -> str:
+    if coach.usd is None:
+        return ", cost of the coach unknown"
+    return f", coach ${coach.usd:.2f}" if coach.usd else ""
+
+
+def run_result_json(folder: Path, summary: Summary) -> str:
+    """Encode the summary and its folder as one JSON object."""
+    return msgspec.json.encode({"folder": str(folder), **msgspec.to_builtins(summary)}).decode()

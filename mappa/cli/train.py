@@ -1,0 +1,57 @@
+"""`mappa train`: train a team, or resume a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.config.compose import ComposedConfig
+from mappa_core.errors import ConfigError, GuardStop
+from mappa_core.plugins import Registry
+
+
+@click.command("train")
+@recipe_options
+@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the run in this folder.")
+@click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+    """Train a team of agents on a coach's verdict of every action."""
+    from mappa.cli import progress, run_result
+    from mappa.cli.console import Console
+    from mappa.training.run import Run
+
+    registry = load_registry()
+    if resume is None:
+        run = Run(arguments.compose(registry), registry)
+    else:
+        if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
+            others = "--plugin, --recipe, --config and --name"
+            raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
+        run = Run.resume(resume, *arguments.words, registry=registry)
+    console = Console(stderr=as_json, quiet=quiet and not as_json)
+    if not as_json and not quiet:
+        console.print(recipe_line(run.composed, registry), soft_wrap=True, highlight=False)
+    if dry_run:
+        Console().print(run.check(), highlight=False)
+        return
+    try:
+        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
+            trained = run.train(listener)
+    except (GuardStop, KeyboardInterrupt, SystemExit):
+        if run.folder is not None:
+            click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
+        raise
+    if as_json:
+        click.echo(run_result.run_result_json(trained.folder, trained.summary))
+    else:
+        run_result.show_run_result(Console(), trained)
+
+
+def recipe_line(composed: ComposedConfig, registry: Registry) -> str:
+    """Name the recipe of the run, and the other recipes of its plugin."""
+    others = [name for name in registry.plugin(composed.plugin).recipes if name != composed.recipe]
+    return f"{composed.full_name} (others by --recipe: {', '.join(sorted(others)) or 'none'})"

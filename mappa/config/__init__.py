@@ -1,0 +1,1 @@
+"""How a run's settings are composed, checked, printed and compared when a run is resumed."""

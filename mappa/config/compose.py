@@ -1,0 +1,266 @@
+"""Compose a run's config, with origins: dataclass defaults <- recipe <- config files <- `key=value`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial, reduce
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from omegaconf import OmegaConf
+
+from mappa.config.renames import SECTION_KINDS, drop_removed, merge_layer, rename_options
+from mappa.config.validate import fields_to_keys, raise_missing, require_values, validate
+from mappa.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
+from mappa_core.config.rules import check_options, check_values
+from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
+from mappa_core.errors import ConfigError, PluginError, RunError
+from mappa_core.hookspecs import Offer
+from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
+
+OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
+
+RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
+EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingOffer:
+    """Offer that no installed package provides; its options are not checked."""
+
+    key: str
+    kind: OfferKind
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposedConfig:
+    """Resolved config. `settings` holds the same values as plain data with their origins."""
+
+    config: RunConfig
+    settings: SettingsNode
+    plugin: str
+    recipe: str
+    missing_offers: tuple[MissingOffer, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.plugin}/{self.recipe}"
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All settings as JSON values."""
+        return cast(Mapping[str, Any], self.settings.plain)
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Origin of each value by dotted key."""
+        return {key: node.origin for key, node in iter_leaves(self.settings)}
+
+    @property
+    def recipe_hash(self) -> str:
+        """sha256 of all values except the section `run`, which sets where a run is stored and not what it does."""
+        document = {key: value for key, value in self.document.items() if key != "run"}
+        return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def to_yaml(self) -> str:
+        """Return the config as YAML with the origin of every value as a comment; `restore` reads it back."""
+        return f"{RECIPE}: {self.full_name}\n{format_yaml(self.settings)}"
+
+    def require_installed(self) -> None:
+        """Raise PluginError that lists all offers of the config that are not installed."""
+        if self.missing_offers:
+            missing = "\n".join(f"{one.key}.use: {one.reason}" for one in self.missing_offers)
+            raise PluginError(f"recipe {self.full_name} needs what is not installed:\n{missing}")
+
+
+def compose(
+    registry: Registry,
+    plugin: str | None = None,
+    recipe: str | None = None,
+    config_files: Sequence[str | Path] = (),
+    overrides: Sequence[str] = (),
+) -> ComposedConfig:
+    """Compose the config from a recipe (by default the plugin's `tiny`), config files and `key=value` overrides. A
+    stored config among the files determines the recipe if the caller names none.
+
+    Raises ConfigError with key and origin for an invalid setting, and PluginError for an unknown plugin, recipe or
+    offer.
+    """
+    files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
+    chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
+    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), parse_overrides(overrides)]
+    return _resolve(registry, reduce(partial(merge_layer, registry), layers, _defaults()), chosen.plugin, chosen.name)
+
+
+def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
+    """Restore a config written by `ComposedConfig.to_yaml`, origins included, from the file or run folder `stored`, and
+    apply overrides. The recipe itself is not read again: a resumed run keeps its values. Raises as `compose`, and
+    RunError where there is no such file."""
+    stored = stored if stored.is_file() or stored.name == CONFIG else stored / CONFIG
+    if not stored.is_file():
+        inside = sorted(stored.parent.glob(f"*/{CONFIG}"))
+        known = f", it holds some: name one of them, such as {inside[-1].parent}" if inside else f": it has no {CONFIG}"
+        raise RunError(f"{stored.parent} is not a run folder{known}")
+    settings, name = _pop_text(_read_file(stored), RECIPE)
+    if name is None or "/" not in name:
+        raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")
+    comments = parse_origins(stored.read_text("utf-8"))
+    origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
+    plugin, _, recipe = name.partition("/")
+    registry.plugin(plugin)
+    layers = drop_removed(settings), parse_overrides(overrides)
+    tree = reduce(partial(merge_layer, registry), layers, _defaults())
+    return _resolve(registry, tree.with_origins(origins), plugin, recipe)
+
+
+def build_options(registry: Registry, kind: OfferKind, name: str, tree: SettingsNode, place: str) -> Any:
+    """Build the options dataclass of an offer that is chosen outside a run's config, from `tree` at the key `place`.
+    Raises as `compose`, and PluginError for a nested offer that is not installed."""
+    choice, offer = Use(use=name), registry.offer(kind, name)
+    tree = rename_options(registry, kind, offer.options, tree, place)
+    for absent in _resolve_options(registry, tree, place, kind, offer, choice):
+        raise PluginError(f"{absent.key}.use: {absent.reason}")
+    return choice.options
+
+
+def iter_choices(config: RunConfig) -> Iterator[tuple[str, OfferKind, OfferChoice]]:
+    """Iterate over all offers that a config chooses, each with its dotted key and the kind of offer."""
+    for section, kind in SECTION_KINDS.items():
+        yield from ((key, kind, choice) for key, choice in choices_in(getattr(config, section), section))
+
+
+def choices_in(value: Any, key: str) -> Iterator[tuple[str, OfferChoice]]:
+    """Iterate over the choices in the settings `value` at `key`, except those in the options of another."""
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, OfferChoice) and not (isinstance(value, PolicySection) and value.kind != "api"):
+        yield key, value
+    if is_dataclass(value):
+        names = (field.name for field in fields(value))
+        inside = ((name, getattr(value, name)) for name in names if name != "options")
+    elif isinstance(value, Mapping):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for name, child in inside:
+        yield from choices_in(child, f"{key}.{name}")
+
+
+@cache
+def _defaults() -> SettingsNode:
+    return with_origin(OmegaConf.to_container(OmegaConf.structured(RunConfig)), DEFAULT_ORIGIN)
+
+
+def _read_file(path: Path) -> SettingsNode:
+    try:
+        return parse_yaml(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from error
+
+
+def _pop_text(node: SettingsNode, key: str) -> tuple[SettingsNode, str | None]:
+    """Remove the top-level `key` from a layer; return its text."""
+    if key not in node.fields:
+        return node, None
+    taken = node.fields[key]
+    if not isinstance(taken.content, str):
+        raise ConfigError(f"{key}: {taken.plain!r} is not text (set by {taken.origin})")
+    return replace(node, content={name: child for name, child in node.fields.items() if name != key}), taken.content
+
+
+def _choose_recipe(registry: Registry, plugin: str | None, recipe: str | None, stored: Sequence[str]) -> Recipe:
+    if recipe is not None and "/" in recipe:
+        owner, _, recipe = recipe.partition("/")
+        if plugin not in (None, owner):
+            raise ConfigError(f"recipe {owner}/{recipe} is not one of plugin {plugin!r}")
+        plugin = owner
+    for name in stored:
+        owner, _, short = name.partition("/")
+        if plugin not in (None, owner):
+            raise ConfigError(f"a config file belongs to recipe {name}, and plugin {plugin!r} was asked for")
+        plugin, recipe = owner, recipe or short
+    if plugin is None:
+        known = ", ".join(sorted({name.partition("/")[0] for name in registry.recipes}))
+        raise ConfigError(f"no plugin was named: --plugin NAME. Plugins with recipes: {known or 'none is installed'}.")
+    return registry.recipe(plugin, recipe or DEFAULT_RECIPE)
+
+
+def _recipe_layers(registry: Registry, recipe: Recipe) -> list[SettingsNode]:
+    """Read a recipe and the recipes that it extends, lowest layer first."""
+    layers: list[SettingsNode] = []
+    seen = [recipe.name]
+    while True:
+        source = f"recipe {recipe.full_name}"
+        settings, base = _pop_text(parse_yaml(recipe.file.read_text("utf-8"), source), EXTENDS)
+        layers.insert(0, settings)
+        if base is None:
+            return layers
+        if base in seen:
+            raise ConfigError(f"{source} extends itself: {' -> '.join([*seen, base])}")
+        seen.append(base)
+        recipe = registry.recipe(recipe.plugin, base)
+
+
+def _resolve(registry: Registry, tree: SettingsNode, plugin: str, recipe: str) -> ComposedConfig:
+    tree = _inherit_default_policy(tree)
+    frame = validate(RunConfig, tree)
+    require_values(frame)
+    config = cast(RunConfig, OmegaConf.to_object(frame))
+    weights = {name: policy for name, policy in config.policies.items() if policy.kind != "api"}
+    raise_missing(f"policies.{name}.model" for name, policy in weights.items() if policy.model is None)
+    missing = tuple(one for choice in iter_choices(config) for one in _resolve_choice(registry, tree, *choice))
+    if not weights:  # nothing is updated
+        missing = tuple(one for one in missing if one.kind not in ("engines", "losses"))
+    settings = copy_origins(fields_to_keys(config, msgspec.to_builtins(config, enc_hook=_encode)), tree)
+    check_values(settings)
+    return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=missing)
+
+
+def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
+    policies = tree.fields["policies"]
+    if "default" not in policies.fields:
+        return tree
+    default = policies.fields["default"]
+    filled = {name: node if node is default else merge(default, node) for name, node in policies.fields.items()}
+    return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
+
+
+def _resolve_choice(
+    registry: Registry, tree: SettingsNode, key: str, kind: OfferKind, choice: OfferChoice
+) -> Iterator[MissingOffer]:
+    """Replace the options of a choice by its offer's dataclass, nested ones too; yield what is not installed."""
+    if choice.use is None:
+        raise ConfigError(f"{key}.use: no value; name one of {', '.join(registry.names(kind)) or 'no installed offer'}")
+    try:
+        offer = registry.offer(kind, choice.use)
+    except PluginError as error:
+        if not registry.package_to_install(kind, choice.use):
+            use = tree.at(f"{key}.use")
+            raise PluginError(f"{key}.use: {error} (set by {use.origin if use else DEFAULT_ORIGIN})") from error
+        yield MissingOffer(key=key, kind=kind, name=choice.use, reason=str(error))
+        return
+    yield from _resolve_options(registry, tree, f"{key}.options", kind, offer, choice)
+
+
+def _resolve_options(
+    registry: Registry, tree: SettingsNode, place: str, kind: OfferKind, offer: Offer[Any], choice: OfferChoice
+) -> Iterator[MissingOffer]:
+    options = validate(offer.options, tree.at(place) or SettingsNode({}, DEFAULT_ORIGIN), place)
+    require_values(options, place)
+    choice.options = OmegaConf.to_object(options)
+    if offer.composite:
+        for key, part in choices_in(choice.options, place):
+            yield from _resolve_choice(registry, tree, key, kind, part)
+    check_options(choice.options, tree, place)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"an option of type {type(value).__name__} cannot be stored; use text, numbers, lists or mappings")

@@ -1,0 +1,43 @@
+"""`mappa docs`: read the documentation in the terminal."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from mappa.cli.console import Console, Name, echo
+from mappa.cli.progress import columns_table
+from mappa_core import ConfigError
+
+
+@click.command("docs")
+@click.argument("topic", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Print all pages as one text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: pages by name.")
+def command(topic: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Read the documentation here: a page by its name, or the pages on a TOPIC.
+
+    \b
+      mappa docs                      all pages
+      mappa docs observe              the page that is called so
+      mappa docs learning rate        pages that mention it
+      mappa docs --all | less         everything, for a coding agent, too
+    """
+    from mappa.look.manual import find_pages, read_pages, title_of
+
+    pages = read_pages()
+    if topic:
+        found = find_pages(pages, " ".join(topic))
+        if not found:
+            raise ConfigError(f"no page mentions {' '.join(topic)!r}: mappa docs lists all of them")
+        pages = {name: pages[name] for name in found}
+    if as_json:
+        echo(json.dumps(pages, ensure_ascii=False))
+    elif everything or len(pages) == 1:
+        echo("\n".join(pages.values()))
+    else:
+        table = columns_table("page", "title", text=2)
+        for name, page in pages.items():
+            table.add_row(Name(name.removesuffix(".md")), Name(title_of(page)))
+        Console().print(table)

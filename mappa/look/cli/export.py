@@ -1,0 +1,124 @@
+"""`mappa export`: write agents of a run as model folders, or their actions as data sets, for other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mappa.look.cli.export_dataset import DatasetArguments, dataset_options, write_dataset
+from mappa_core import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from mappa.store.checkpoint_ref import ResolvedCheckpoint
+    from mappa_core import Engine
+
+PROMPT_NAME = "prompt.md"
+
+
+@click.command("export")
+@click.argument("run", metavar="RUN[@best|@last|@N]", type=click.Path())
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["hf", "sft", "dpo", "kto"]),
+    default="hf",
+    show_default=True,
+    help="Hugging Face model folders, or data in Parquet.",
+)
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder that is written."
+)
+@click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only this agent; may be repeated.")
+@click.option("--merged", is_flag=True, help="hf: adapters together with the model that they belong to.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="hf: of the weights of whole models; that of the start model if not given.",
+)
+@dataset_options
+def command(
+    run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, arguments: DatasetArguments
+) -> None:
+    """Write the agents of a run as model folders (hf), or what they did as data for fine-tuning (sft, dpo, kto).
+
+    hf: RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy becomes an adapter's
+    folder unless --merged; prompt.md in it is what the agent acted by. Others: RUN is a run folder, DIR gets a Parquet
+    file an agent in the columns that TRL reads.
+    """
+    if form == "hf":
+        if given := arguments.given_options:
+            raise ConfigError(f"{given}: that is for data sets, --to sft, dpo or kto")
+        _export_models(run, out, agents, merged, dtype)
+    elif merged or dtype is not None:
+        raise ConfigError("--merged and --dtype are for models, --to hf")
+    else:
+        write_dataset(run, out, form, agents, arguments)
+
+
+def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
+    from mappa.cli.console import Console
+    from mappa.look.output_files import unique_file_name
+    from mappa.store.checkpoint_ref import resolve_checkpoint
+    from mappa_core.engine import PolicySpec
+    from mappa_core.files import storage_errors
+
+    named = resolve_checkpoint(run if "@" in run else f"{run}@last", root=Path("runs"))
+    chosen = _select_policies(named, agents, run)
+    folders: dict[str, Path] = {}
+    for agent in chosen:
+        folders[agent] = out / unique_file_name(agent, [folder.name for folder in folders.values()])
+        if folders[agent].exists():
+            raise RunError(f"{folders[agent]} exists already: choose another --out, or remove it")
+    engine = _build_engine(named)
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    for agent, policy in chosen.items():
+        entry = named.checkpoint.manifest.policies[policy]
+        spec = PolicySpec(name=policy, model=entry.model, kind=entry.kind, lora=entry.lora)
+        engine.export(spec, named.weights(policy), folders[agent], merged=merged, dtype=dtype)
+        if agent in named.checkpoint.manifest.prompts:
+            (folders[agent] / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
+        what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
+        console.print(f"{agent}  {folders[agent]}  ({what})", markup=False, highlight=False, soft_wrap=True)
+
+
+def _build_engine(named: ResolvedCheckpoint) -> Engine:
+    """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
+    from mappa.cli.options import load_registry
+    from mappa.config.compose import build_options
+    from mappa_core.config.layers import with_origin
+    from mappa_core.config.schema import RunConfig
+
+    registry, section = load_registry(), named.settings.at("engine") or with_origin({}, "default")
+    use = section.at("use")
+    name = RunConfig().engine.use if use is None else str(use.plain)
+    engine: Engine = registry.build("engines", name, build_options(registry, "engines", name, section, "options"))
+    return engine
+
+
+def _select_policies(named: ResolvedCheckpoint, agents: Sequence[str], run: str) -> dict[str, str]:
+    """Select the policy of each requested agent."""
+    manifest, policy = named.checkpoint.manifest, named.policy
+    if not manifest.policies:
+        raise RunError(f"{run}: this checkpoint does not say which policies it holds, so none can be exported")
+    for name in agents:
+        if name not in manifest.agents:
+            raise RunError(f"--agent {name}: {run} has no such agent; it has {', '.join(manifest.agents)}")
+        if manifest.agents[name] not in manifest.policies:
+            raise RunError(
+                f"--agent {name}: its policy {manifest.agents[name]!r} was not trained, so it has no weights"
+            )
+    chosen = {
+        agent: own
+        for agent, own in manifest.agents.items()
+        if own in manifest.policies and agent in (agents or manifest.agents) and policy in (None, own)
+    }
+    if not chosen:
+        raise RunError(
+            f"{run}: no agent of it has a trained policy {policy!r}; there are {', '.join(manifest.policies)}"
+        )
+    return chosen

@@ -1,0 +1,173 @@
+"""`mappa import`: convert a log of another framework to a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from mappa.cli.console import Console, echo
+from mappa.cli.options import load_registry
+from mappa.cli.progress import format_count
+from mappa_core import ConfigError
+
+if TYPE_CHECKING:
+    from mappa.look.importing import Format, ImportResult
+
+FORMATS = (
+    "who-and-when", "agent-process-bench", "spans", "openai-agents", "langfuse", "atif", "inspect", "autogen",
+    "autogen-events", "crewai", "langchain", "messages",
+)  # fmt: skip
+"""Names of the formats, as `mappa.look.importing.Format` has them: `--help` imports no part."""
+MAX_SHOWN = 8
+"""Maximum number of agents, and of things that were not understood, that are printed."""
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
+@click.option("--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; repeatable.")
+@click.option("--agent-from", metavar="KEY", help="Who speaks: a key of a message; of spans an attribute.")
+@click.option(
+    "--person", "persons", metavar="NAME", multiple=True, help="A named speaker that is no agent; repeatable."
+)
+@click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
+@click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
+@click.option("--prompt", metavar="KEY", help="The text of the task; else the first message of a user.")
+@click.option("--task-id", metavar="KEY", help="The name of the task; else one is made of its text.")
+@click.option("--truth", metavar="KEY", help="The known answer; no agent and, unless asked, no coach sees it.")
+@click.option("--stratum", metavar="KEY", help="What groups tasks in reports.")
+@click.option("--cluster", metavar="KEY", help="What tasks have in common that are no independent evidence.")
+@click.option(
+    "--outcome",
+    "outcomes",
+    metavar="[NAME=]KEY",
+    multiple=True,
+    help="A number; unless named it is `correct`, within 0..1.",
+)
+@click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
+@click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
+@click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@click.option("--name", metavar="RUN", help="Name of the run folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    files: Sequence[Path],
+    file_format: Format | None,
+    agents: Sequence[str],
+    agent_from: str | None,
+    persons: Sequence[str],
+    unnamed: str,
+    messages: str,
+    prompt: str | None,
+    task_id: str | None,
+    truth: str | None,
+    stratum: str | None,
+    cluster: str | None,
+    outcomes: Sequence[str],
+    guilty_agent: str | None,
+    guilty_step: str | None,
+    step_values: str | None,
+    root: Path,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Turn logs of other frameworks, and labels of people, into a run.
+
+    The format is detected from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
+    labelled failures. The run can be observed, judged (recoach), used to certify a coach, viewed and reported. A line
+    of messages is one rollout, and every message of an agent an action; the spans of one trace are a rollout. KEY is a
+    key of the line (for spans, an attribute of the root span); dots reach into objects:
+
+    \b
+      mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
+      mappa recoach runs/x --coach gemini model=…
+    """
+    from mappa.look.importing import LogMapping, import_logs
+    from mappa.look.importing.log_mapping import PERSONS
+
+    mapping = LogMapping(
+        agents=_pairs(agents, "--agent", value_may_lack=True),
+        default_agent=unnamed,
+        persons=(*PERSONS, *(name.casefold() for name in persons)),
+        agent_from=agent_from,
+        messages=messages,
+        prompt=prompt,
+        task_id=task_id,
+        truth=truth,
+        stratum=stratum,
+        cluster=cluster,
+        outcomes=_pairs([one if "=" in one else f"correct={one}" for one in outcomes], "--outcome"),
+        guilty_agent=guilty_agent,
+        guilty_step=guilty_step,
+        step_values=step_values,
+    )
+    imported = import_logs(load_registry(), files, mapping, root=root, name=name, file_format=file_format)
+    if as_json:
+        echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
+    else:
+        show_import(Console(), imported)
+
+
+def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -> dict[str, str]:
+    """Parse NAME=VALUE words. Raises ConfigError for a word without a name, or a duplicate name."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or (equals and not value) or (not equals and not value_may_lack):
+            raise ConfigError(f"{option} {word}: write NAME=VALUE")
+        if name in pairs:
+            raise ConfigError(f"{option} {word}: {name} is named already")
+        pairs[name] = value
+    return pairs
+
+
+def show_import(console: Console, imported: ImportResult) -> None:
+    """Print what was imported, what was not and why, and a next command."""
+
+    def tell(line: str, style: str | None = None) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True, style=style)
+
+    counts, labels = imported.counts, imported.labels
+    rollouts, tasks = format_count(imported.trajectories, "rollout"), format_count(imported.tasks, "task")
+    tell(f"{rollouts} of {tasks} from {imported.format}")
+    tell(
+        f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
+        + "".join(f", {count:,} {why}" for why, count in counts.left_out.items())
+    )
+    agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
+    more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
+    tell(f"actions: {', '.join(agents[:MAX_SHOWN])}{more}")
+    if labels.agents or labels.steps:
+        tell(f"labels: the guilty agent of {labels.agents:,} rollouts, the decisive step of {labels.steps:,}")
+    if labels.values:
+        values = ", ".join(f"{count:,} are {value}" for value, count in labels.values.items())
+        steps = sum(labels.values.values())
+        tell(f"labels: {steps:,} steps, of which {values}; the whole of {labels.wholes:,} rollouts")
+    for what, count in labels.odd.items():
+        tell(f"in {count:,} rollouts {what}", style="yellow")
+    if counts.without_text:
+        tell(
+            f"{counts.without_text:,} rollouts have labels and no text: only verdicts that were recorded elsewhere can "
+            "be held against them",
+            style="yellow",
+        )
+    if counts.without_action:
+        tell(f"left out: {format_count(counts.without_action, 'rollout')} without an action", style="yellow")
+    for problem in imported.problems[:MAX_SHOWN]:
+        tell(problem, style="yellow")
+    if len(imported.problems) > MAX_SHOWN:
+        tell(f"{len(imported.problems) - MAX_SHOWN:,} more like these (--json has all)", style="yellow")
+    if imported.measured < imported.trajectories:
+        tell(
+            f"no outcome `correct` is known of {format_count(imported.trajectories - imported.measured, 'rollout')}: "
+            "name its key with --outcome, or judge them by a coach alone",
+            style="yellow",
+        )
+    tell(f"run      {imported.folder}")
+    command = "coach eval --run" if labels.agents or labels.values else "recoach"
+    tell(f"next     mappa {command} {shlex.quote(str(imported.folder))} --coach OFFER")

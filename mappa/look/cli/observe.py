@@ -1,0 +1,256 @@
+"""`mappa observe`: diagnose a team by its coach's verdicts, without training."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from mappa.cli.announce import announce_providers, announce_sandboxes
+from mappa.cli.console import Console, Name, echo
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.cli.progress import columns_table
+from mappa_core import ConfigError, Split
+
+if TYPE_CHECKING:
+    from mappa.look.handoffs import Handoff
+    from mappa.look.observe import AgentDiagnosis, Diagnosis
+    from mappa_core.records import Interval, Label
+
+MAX_FILE_REASONS = 3
+"""Maximum reasons listed for a broken file."""
+
+
+@click.command("observe")
+@click.argument("run", required=False, type=click.Path())
+@recipe_options
+@click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
+@click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
+@click.option("--examples", metavar="N", type=click.IntRange(0), default=3, show_default=True, help="Actions to show.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    run: str | None,
+    arguments: ConfigArguments,
+    split: Split | None,
+    iteration: int | None,
+    examples: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Show which agent fails, how often and why; trains nothing.
+
+    Where agents hand on files it also shows which were missing or broken, and what that cost. With RUN, the folder of a
+    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach. Policies may
+    be behind an API (policies.default.kind=api); then it needs no GPU and no torch.
+    """
+    if run is not None and "=" in run and not Path(run).exists():
+        arguments, run = replace(arguments, settings=(run, *arguments.settings)), None
+    if run is None:
+        if split is not None or iteration is not None:
+            raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
+        diagnosis = _observe_recipe(arguments, examples, quiet=quiet or as_json)
+    else:
+        diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
+    if as_json:
+        echo(diagnosis_json(diagnosis))
+    else:
+        show_diagnosis(Console(), diagnosis)
+
+
+def _observe_run(
+    arguments: ConfigArguments, folder: Path, split: Split | None, iteration: int | None, examples: int
+) -> Diagnosis:
+    from mappa.look.observe import observe_run
+
+    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
+        raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
+    return asyncio.run(observe_run(load_registry(), folder, split=split, iteration=iteration, examples=examples))
+
+
+def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:
+    from mappa.cli.progress import rollout_bar
+    from mappa.look.observe import observe
+
+    registry = load_registry()
+    composed = arguments.compose(registry, "eval.coach=true")
+    errors = Console(stderr=True)
+    with rollout_bar(errors, quiet=quiet) as progress:
+        return asyncio.run(
+            observe(
+                composed,
+                registry,
+                examples=examples,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet),
+                on_start=progress.start,
+                on_trajectory=progress.on_rollout_end,
+            )
+        )
+
+
+def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
+    reasoning."""
+    _show_outcome(console, diagnosis)
+    judged = diagnosis.coach.total.verdicts > 0
+    if not judged:
+        console.print("no coach was asked about them", style="yellow")
+    console.print(_table(diagnosis))
+    if diagnosis.handoffs:
+        _show_handoffs(console, diagnosis)
+    for agent in diagnosis.agents:
+        for example in agent.examples:
+            times = f"{example.count} times, first " if example.count > 1 else ""
+            console.print(
+                f"[bold]{example.score:g}[/]  {escape(agent.agent)}  {times}{escape(example.step)}",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
+            for label in example.labels:
+                console.print(f"   {_describe_label(label, example.step)}", markup=False, style="cyan", soft_wrap=True)
+    _show_reasons(console, "rollouts ended early", diagnosis.failures)
+    _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
+    if diagnosis.coach.total.usage is not None:
+        usd = diagnosis.coach.total.usd
+        cost = "an unknown amount" if usd is None else f"${usd:.4f}"
+        console.print(f"the coach cost {cost}", highlight=False)
+    following = f"next     mappa runs trace {shlex.quote(str(diagnosis.folder))} ID"
+    console.print(following, soft_wrap=True, highlight=False, markup=False)
+
+
+def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
+    """Print what the rollouts came to, as far as it is known, and in how many nobody is to blame."""
+    from mappa.cli.progress import format_count
+    from mappa.cli.result_tables import show_evaluation
+
+    rollouts = format_count(diagnosis.rollouts, "rollout")
+    if diagnosis.imported and not diagnosis.unsuccessful and diagnosis.evaluation.interval is None:
+        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them"
+    else:
+        after = f"training rollouts after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
+        played = "imported" if diagnosis.imported else after if diagnosis.split == "train" else None
+        show_evaluation(console, diagnosis.evaluation, played)
+        line = f"{diagnosis.unsuccessful} of {rollouts} did not succeed"
+    if diagnosis.coach.total.verdicts and diagnosis.blamed_nobody:
+        line += f"; in {diagnosis.blamed_nobody} of them nobody is to blame"
+    console.print(line, highlight=False, soft_wrap=True)
+    if diagnosis.labelled:
+        labelled = f"people say who is to blame in {format_count(diagnosis.labelled, 'rollout')}"
+        met = f"; verdicts blame that agent in {diagnosis.labels_met} of them"
+        console.print(labelled + (met if diagnosis.coach.total.verdicts else ""), highlight=False, soft_wrap=True)
+
+
+def _describe_label(label: Label, step: str) -> str:
+    """The headline of a label of `step` or, where it is of another step, the name of that."""
+    from mappa.cli.runs import label_headline
+
+    elsewhere = "" if label.step in (None, step) else f" ({label.step})"
+    reason = f": {label.reason}" if label.reason else ""
+    return f"{label_headline(replace(label, step=None) if elsewhere else label)}{elsewhere}{reason}"
+
+
+def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
+    """Print the count, and the most frequent reasons."""
+    if not counts:
+        return
+    console.print(f"{sum(counts.values())} {what}:", style="yellow", highlight=False)
+    for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
+        console.print(f"{count:6d} x {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(diagnosis: Diagnosis) -> Table:
+    from mappa.look.counted_verdicts import LOW_SCORE
+
+    columns: dict[str, Callable[[AgentDiagnosis], str]] = {
+        "actions": lambda agent: str(agent.actions),
+    }
+    if diagnosis.coach.total.verdicts:
+        columns["score"] = lambda agent: _score(agent.score)
+        columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
+        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.looked_at)
+    if diagnosis.labelled:
+        columns["labelled"] = lambda agent: _format_count_of(agent.labelled_guilty, diagnosis.labelled)
+    if any(agent.tool_calls for agent in diagnosis.agents):
+        columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
+    table = columns_table("", *columns)
+    for agent in diagnosis.agents:
+        table.add_row(Name(agent.agent), *(cell(agent) for cell in columns.values()))
+    return table
+
+
+def _score(score: Interval | None) -> str:
+    if score is None:
+        return "-"
+    return f"{score.mean:.1f}" if score.high is None else f"{score.mean:.1f} ± {score.high - score.mean:.1f}"
+
+
+def _format_count_of(count: int, whole: int) -> str:
+    return f"{count} of {whole}" if whole else "-"
+
+
+def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
+    """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
+    it could not be used."""
+    from mappa.cli.progress import format_percent
+
+    metric = escape(diagnosis.evaluation.metric)
+    table = columns_table("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first")
+    for handoff in diagnosis.handoffs:
+        table.add_row(
+            Name(handoff.path),
+            *map(str, (handoff.rollouts, handoff.made, handoff.missing, handoff.broken)),
+            f"{format_percent(handoff.metric_fine)} of {handoff.fine}",
+            f"{format_percent(handoff.metric_flawed)} of {handoff.missing + handoff.broken}",
+            str(handoff.failed_first),
+        )
+    console.print(table)
+    for handoff in diagnosis.handoffs:
+        console.print(f" {_describe_handoff(handoff)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
+
+
+def _describe_handoff(handoff: Handoff) -> str:
+    """Describe who makes a file and who needs it, who made it instead, and why it could not be used."""
+    way = f"{', '.join(handoff.makers) or 'nobody'} -> {', '.join(handoff.needed_by) or 'the outcome'}"
+    others = {agent: count for agent, count in handoff.made_by.items() if agent not in handoff.makers}
+    details = [f"made by {agent} in {count}" for agent, count in others.items()]
+    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_FILE_REASONS]
+    if often:
+        details.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
+    return "; ".join((f"{handoff.path}: {way}", *details))
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
+    from mappa.cli.result_tables import evaluation_json
+
+    evaluation = diagnosis.evaluation
+    return msgspec.json.encode(
+        {
+            "folder": str(diagnosis.folder),
+            "split": diagnosis.split,
+            "iteration": evaluation.iteration,
+            "part": evaluation.part,
+            "metric": evaluation.metric,
+            "rollouts": diagnosis.rollouts,
+            "unsuccessful": diagnosis.unsuccessful,
+            "looked_at": diagnosis.looked_at,
+            "blamed_nobody": diagnosis.blamed_nobody,
+            "ended_early": dict(diagnosis.failures),
+            **evaluation_json(evaluation),
+            "agents": {agent.agent: agent for agent in diagnosis.agents},
+            "labelled": diagnosis.labelled,
+            "labels_met": diagnosis.labels_met,
+            "handoffs": diagnosis.handoffs,
+            "coach": diagnosis.coach,
+        }
+    ).decode()

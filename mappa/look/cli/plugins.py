@@ -1,0 +1,66 @@
+"""`mappa plugins`: list installed plugins, their offers, and why one is broken; hold a package to its contract."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from mappa.cli.console import echo
+from mappa.cli.options import load_registry
+from mappa_core.plugins import Plugin
+
+
+@click.group("plugins", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
+    """List plugins, what they offer, and which are broken."""
+    if ctx.invoked_subcommand is not None:
+        return
+    registry = load_registry()
+    if as_json:
+        plugins = {
+            one.name: {"package": one.package, "version": one.version, **_rows(one)}
+            for one in registry.plugins.values()
+        }
+        shown = ("package", "version", "reason", "traceback")
+        broken_plugins = {one.name: {key: getattr(one, key) for key in shown} for one in registry.broken.values()}
+        click.echo(json.dumps({"plugins": plugins, "broken": broken_plugins}, ensure_ascii=False))
+        return
+    for plugin in registry.plugins.values():
+        click.echo(f"{click.style(plugin.name, bold=True)}  {plugin.package} {plugin.version}")
+        for kind, names in _rows(plugin).items():
+            click.echo(f"  {kind:<11} {', '.join(names)}")
+        click.echo()
+    for broken in registry.broken.values():
+        click.echo(f"{click.style(broken.name, bold=True)}  {broken.package} {broken.version}")
+        click.secho(f"  broken      {broken.reason}", fg="red")
+        if tracebacks:
+            click.echo(broken.traceback)
+        click.echo()
+
+
+@command.command("check")
+@click.argument("distribution")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def check(distribution: str, as_json: bool) -> None:
+    """Hold an installed DISTRIBUTION to the contract of packages with plugins; exit code 2 where it is not met."""
+    from mappa.look.plugin_check import check_package
+
+    checked = check_package(distribution)
+    if as_json:
+        echo(json.dumps({"name": checked.name, "version": checked.version, "faults": checked.faults}))
+    else:
+        echo("\n".join((checked.line, *(f"- {fault}" for fault in checked.faults))))
+    if checked.faults:
+        raise click.exceptions.Exit(2)
+
+
+def _rows(plugin: Plugin) -> dict[str, list[str]]:
+    """Offers, recipes and commands of a plugin, by kind; empty kinds are left out."""
+    rows = {str(kind): sorted(offers) for kind, offers in plugin.offers.items()}
+    rows["recipes"] = sorted(f"{plugin.name}/{name}" for name in plugin.recipes)
+    rows["commands"] = sorted(f"mappa {plugin.name} {one.name}" for one in plugin.commands)
+    return {kind: names for kind, names in rows.items() if names}

@@ -1,0 +1,160 @@
+"""`mappa recoach`: judge a run with another coach, and compare the advantages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from mappa.cli.announce import announce_providers
+from mappa.cli.console import Console, echo
+from mappa.cli.options import load_registry
+from mappa.cli.progress import format_or_dash, format_percent
+from mappa.config.compose import restore
+from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
+from mappa_core import Split
+
+if TYPE_CHECKING:
+    from mappa.look.advantage_comparison import ActionAdvantages, AdvantageComparison
+    from mappa.look.recoach import RecoachResult
+
+
+@click.command("recoach")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--coach", metavar="OFFER", required=True, help="Who judges; the run's own coach keeps its options.")
+@click.option("--iteration", metavar="N", type=click.IntRange(0), help="Only rollouts of this iteration, from 0.")
+@click.option(
+    "--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which rollouts."
+)
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="Trajectories at most, the first ones.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+def command(
+    run: Path,
+    coach: str,
+    iteration: int | None,
+    split: Split,
+    limit: int | None,
+    quiet: bool,
+    as_json: bool,
+    settings: Sequence[str],
+) -> None:
+    """Judge a run's rollouts again, and show how the advantages would have changed.
+
+    KEY=VALUE are options of the coach; coach.KEY=VALUE changes the run's section `coach` for it, as in
+    coach.spend_usd=5. The verdicts are added to run.db beside the old ones, in phase `again`; nothing is trained.
+    """
+    from mappa.look.recoach import recoach
+
+    registry = load_registry()
+    own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
+    composed = restore(registry, run, (f"coach.use={json.dumps(coach)}", *own))
+    errors = Console(stderr=True)
+    with verdict_bar(errors, quiet=quiet or as_json) as bar:
+        recoached = asyncio.run(
+            recoach(
+                composed,
+                registry,
+                run,
+                split=split,
+                iteration=iteration,
+                limit=limit,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_start=bar.start,
+                on_verdict=bar.advance,
+            )
+        )
+    if as_json:
+        echo(recoach_json(recoached))
+    else:
+        show_recoach(Console(), recoached)
+    check_answered([recoached.counts])
+
+
+def recoach_json(recoached: RecoachResult) -> str:
+    """Encode the changes as one JSON object; shares are 0-1, unknown values null."""
+    document: dict[str, Any] = msgspec.to_builtins(recoached, enc_hook=str)
+    document |= {
+        "overall": _change(recoached.overall),
+        "by_agent": {agent: _change(change) for agent, change in recoached.by_agent.items()},
+        "by_iteration": {str(iteration): _change(change) for iteration, change in recoached.by_iteration.items()},
+    }
+    return msgspec.json.encode(document).decode()
+
+
+def _change(change: AdvantageComparison) -> Mapping[str, Any]:
+    return {**msgspec.to_builtins(change), "flip_share": change.flip_share}
+
+
+def show_recoach(console: Console, recoached: RecoachResult) -> None:
+    """Print the changes of advantages: by agent, by iteration, and the actions with the largest changes."""
+    _show_verdicts(console, recoached)
+    if not recoached.overall.actions:
+        console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
+        console.print(f"next     mappa observe {recoached.folder}", soft_wrap=True, highlight=False)
+        return
+    console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
+    console.print(_changes("agent", {"all": recoached.overall, **recoached.by_agent}))
+    if len(recoached.by_iteration) > 1:
+        console.print(_changes("iteration", {str(iteration): one for iteration, one in recoached.by_iteration.items()}))
+    if not recoached.movers:
+        console.print("no advantage moved")
+        return
+    console.print("\n[bold]biggest movers[/]")
+    for one in recoached.movers:
+        _show_mover(console, one)
+    console.print(f"next     mappa runs trace {recoached.folder} TRAJECTORY", soft_wrap=True, highlight=False)
+
+
+def _show_verdicts(console: Console, recoached: RecoachResult) -> None:
+    counts = recoached.counts
+    cost = "; their cost is unknown" if recoached.usd is None else f" for ${recoached.usd:.4f}" if recoached.usd else ""
+    replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
+    console.print(
+        f"{recoached.coach}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, {counts.abstained:,} abstained, "
+        f"{counts.failed:,} failed){replayed}{cost}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    for line in _terms_of_comparison(recoached) if recoached.overall.actions else ():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    show_reasons(console, counts)
+
+
+def _terms_of_comparison(recoached: RecoachResult) -> list[str]:
+    """What the new verdicts stand for, and what the comparison leaves out."""
+    lines = [
+        f"added in phase `again`, with ids that end in {recoached.name}; below they stand in for the "
+        f"{recoached.stands_for} ones",
+        *(
+            f"{key} was {coefficient:g} and is 0 here: log-probabilities of the reference are not kept"
+            for key, coefficient in recoached.kl_left_out.items()
+        ),
+    ]
+    if recoached.corrected:
+        lines.append(f"{recoached.corrected:,} of the old scores were corrected for bias; the new ones are not")
+    return lines
+
+
+def _changes(title: str, changes: Mapping[str, AdvantageComparison]) -> Table:
+    table = make_table(title, "actions", "unscored", "correlation", "signs flipped")
+    for name, change in changes.items():
+        flips = f"{change.flips:,} ({format_percent(change.flip_share)})"
+        missing = f"{change.missing_before:,} -> {change.missing_after:,}"
+        table.add_row(escape(name), f"{change.actions:,}", missing, format_estimate(change.correlation, "+z.2f"), flips)
+    return table
+
+
+def _show_mover(console: Console, one: ActionAdvantages) -> None:
+    """Print an action in two lines: its trajectory is copied from here, and a column of it would be broken."""
+    reward = f"{format_or_dash(one.reward_before, '.2f')} -> {format_or_dash(one.reward_after, '.2f')}"
+    advantage = f"{format_or_dash(one.before, '+z.2f')} -> {format_or_dash(one.after, '+z.2f')}"
+    console.print(f"{one.trajectory}  {one.agent}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"   reward {reward}, advantage {advantage}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,112 @@
+"""The verdicts that count where an action has several: those of the run's own coach, or, of a run whose coach judged
+nothing (an imported one, or one whose verdicts all failed), the last ones that `mappa recoach` added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from mappa.runs import RunReader, VerdictRow
+from mappa.store.summary import Summary
+from mappa_core import NOBODY, Verdict
+
+LOW_SCORE = 4.0
+"""Score (points) below which an action counts as a failure of its agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentVerdicts:
+    """The verdicts on one agent's actions: how many, the mean of those with a score (points, 0-10; None without any),
+    how many are below `LOW_SCORE`, and the rollouts that did not succeed in which some verdict blames the agent."""
+
+    agent: str
+    verdicts: int
+    score: float | None
+    low: int
+    blamed: int
+
+
+def select_counted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Select those that count, given by arrival: of the run's own coach all, unless all of them failed, of `mappa
+    recoach` the last on each action that did not fail, if there is one."""
+    own = tuple(verdict for verdict in verdicts if verdict.phase != "again")
+    again: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        if verdict.phase == "again" and (verdict.status != "failed" or verdict.step not in again):
+            again[verdict.step] = verdict
+    given = tuple(again.values())
+    return own if own and (_all_failed(given) or not _all_failed(own)) else given
+
+
+def _all_failed(verdicts: Sequence[Verdict]) -> bool:
+    return all(verdict.status == "failed" for verdict in verdicts)
+
+
+def select_counted_rows(rows: Iterable[VerdictRow]) -> list[VerdictRow]:
+    """Select the rows of those that count, as `select_counted` does."""
+    found = list(rows)
+    counted = set(map(id, select_counted([row.verdict for row in found])))
+    return [row for row in found if id(row.verdict) in counted]
+
+
+def latest_counted(reader: RunReader, *, limit: int) -> tuple[str, list[VerdictRow]]:
+    """The newest verdicts that count, without their texts, and their split: training rollouts, or held-out ones of a
+    run that has no verdict on others."""
+    for split in ("train", "eval"):
+        if rows := reader.latest_verdicts(split, limit=limit):
+            return split, select_counted_rows(rows)
+    return "train", []
+
+
+def count_failures(rows: Sequence[VerdictRow], metric: str) -> int:
+    """Count the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
+    return len({row.trajectory for row in rows if _failed(row, metric)})
+
+
+def _failed(row: VerdictRow, metric: str) -> bool:
+    return metric in row.outcome and row.outcome[metric] < 1.0
+
+
+def summarize_verdicts(rows: Sequence[VerdictRow], metric: str) -> list[AgentVerdicts]:
+    """Summarize verdicts by agent, in the order of the actions of the first rollouts."""
+    blamed: dict[str, set[str]] = {}
+    for row in rows:
+        if row.verdict.blame not in (None, NOBODY) and _failed(row, metric):
+            blamed.setdefault(str(row.verdict.blame), set()).add(row.trajectory)
+    points: dict[str, list[float | None]] = {}
+    for row in sorted(rows, key=lambda row: row.position):
+        points.setdefault(row.agent, []).append(row.verdict.score)
+    return [
+        AgentVerdicts(
+            agent=agent,
+            verdicts=len(given),
+            score=fmean(scores) if (scores := [score for score in given if score is not None]) else None,
+            low=sum(score < LOW_SCORE for score in scores),
+            blamed=len(blamed.get(agent, ())),
+        )
+        for agent, given in points.items()
+    ]
+
+
+def with_counted_verdicts(summary: Summary, reader: RunReader) -> Summary:
+    """Complete the summary of a run that trained on no verdict (imported, evaluated or observed): the agents' scores,
+    the verdicts and their cost."""
+    if summary.coach.verdicts or not (rows := select_counted_rows(reader.verdicts)):
+        return summary
+    scores = {one.agent: one.score for one in summarize_verdicts(rows, "")}
+    coach = replace(
+        summary.coach,
+        verdicts=len(rows),
+        failed=sum(row.verdict.status == "failed" for row in rows),
+        usd=_total_usd([row.verdict for row in rows]),
+    )
+    agents = {agent: replace(figures, score=scores.get(agent)) for agent, figures in summary.agents.items()}
+    return replace(summary, agents=agents, coach=coach)
+
+
+def _total_usd(verdicts: Sequence[Verdict]) -> float | None:
+    """What verdicts cost; None if a price is unknown. One whose coach asked no model cost nothing."""
+    costs = [verdict.usage.usd for verdict in verdicts if verdict.usage is not None]
+    known = [usd for usd in costs if usd is not None]
+    return sum(known) if len(known) == len(costs) else None

@@ -1,0 +1,109 @@
+"""Exports a run's actions as files for fine-tuning elsewhere, in one pass over the store."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from mappa.config.compose import restore
+from mappa.look.dataset.card import write_card
+from mappa.look.dataset.examples import ExampleMaker, PromptFormatter
+from mappa.look.dataset.parquet import ParquetSpool, require_parquet
+from mappa.look.dataset.request import ExportRequest, ExportResult
+from mappa.look.dataset.select import Filters, select_actions
+from mappa.look.output_files import unique_file_name
+from mappa.runs import RunReader
+from mappa.session.policies import assign_policies
+from mappa.session.toolset import build_tools
+from mappa.store.folder import CONFIG
+from mappa_core import ConfigError, RunError, Workflow
+from mappa_core.config.schema import RunConfig
+from mappa_core.files import storage_errors
+from mappa_core.plugins import Registry, did_you_mean
+
+
+async def export_dataset(registry: Registry, run: Path, out: Path, request: ExportRequest) -> ExportResult:
+    """Write the folder `out`: a Parquet file per agent, `dataset.json` and README.md. The folder appears atomically.
+
+    Raises:
+        RunError: `run` is not a run, `out` exists, no action of the run matches the request, or the storage fails.
+        ConfigError, PluginError: the request is inconsistent, or a plugin of the run is not installed.
+    """
+    require_parquet()
+    config = restore(registry, run / CONFIG).config
+    formatter = await _prompt_formatter(registry, config, request.filters)
+    make = request.example_maker(formatter)
+    return _write_atomically(run, out, request, formatter, make, config)
+
+
+def _write_atomically(
+    run: Path, out: Path, request: ExportRequest, formatter: PromptFormatter, make: ExampleMaker, config: RunConfig
+) -> ExportResult:
+    """Write to a temporary folder, then rename it."""
+    if out.exists():
+        raise RunError(f"{out} exists already: choose another --out, or remove it")
+    aside = out.with_name(f".{out.name}.{token_hex(4)}")
+    with storage_errors(out):
+        aside.mkdir(parents=True)
+        try:
+            exported = _write_examples(run, aside, out, request, formatter, make)
+            write_card(aside, run, request, exported, config)
+            aside.rename(out)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return exported
+
+
+async def _prompt_formatter(registry: Registry, config: RunConfig, filters: Filters) -> PromptFormatter:
+    """The prompt formatter of a run. Raises ConfigError if `filters` names an agent that the run does not have."""
+    async with AsyncExitStack() as stack:
+        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+        stack.push_async_callback(workflow.close)
+        agents = tuple(workflow.agents)
+        for name in filters.agents:
+            if name not in agents:
+                raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
+        kit = await build_tools(config, registry, stack)
+        specs = {name: tool.spec for name, tool in kit.tools.items()}
+    kwargs = {agent: _template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
+    return PromptFormatter(tools=specs, template_kwargs=kwargs)
+
+
+def _template_kwargs(config: RunConfig, policy: str) -> Mapping[str, Any]:
+    section = config.policies.get(policy) or config.policies["default"]
+    return {} if section.kind == "api" else section.template_kwargs
+
+
+def _write_examples(
+    run: Path, aside: Path, out: Path, request: ExportRequest, formatter: PromptFormatter, make: ExampleMaker
+) -> ExportResult:
+    left_out: Counter[tuple[str, str]] = Counter()
+    unknown: Counter[str] = Counter()
+    spools: dict[str, ParquetSpool] = {}
+    names: dict[str, str] = {}
+    with RunReader(run) as reader:
+        for group in select_actions(reader, request.filters, left_out):
+            unknown.update(name for one in group for name in formatter.unknown_tools(one))
+            for agent, example in make(group, left_out):
+                if agent not in spools:
+                    names[agent] = unique_file_name(agent, names.values())
+                    spools[agent] = ParquetSpool(aside / f"{names[agent]}.parquet")
+                if not spools[agent].add(example):
+                    left_out[agent, "text that UTF-8 cannot hold"] += 1
+    reasons: dict[str, dict[str, int]] = defaultdict(dict)
+    for (agent, why), count in sorted(left_out.items()):
+        if count:
+            reasons[agent][why] = count
+    examples = {agent: spool.count for agent, spool in sorted(spools.items()) if spool.count}
+    if not examples:
+        said = "; ".join(f"{agent}: {count} {why}" for agent, one in reasons.items() for why, count in one.items())
+        raise RunError(f"{run}: nothing to export. Left out: {said or 'nothing, as there are no such actions'}")
+    for spool in spools.values():
+        spool.close()
+    files = {agent: f"{names[agent]}.parquet" for agent in examples}
+    return ExportResult(folder=out, examples=examples, files=files, left_out=reasons, unknown_tools=unknown)

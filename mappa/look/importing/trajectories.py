@@ -1,0 +1,133 @@
+"""Builds trajectories, and their labels, of the rollouts of a log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from mappa.look.importing.log_mapping import LoggedAction, LoggedTrajectory
+from mappa_core import Completion, Failure, Split, Step, Trajectory
+from mappa_core.records import Label
+
+IMPORT_SPLIT: Split = "train"
+FAILURE_KIND = "Imported"
+"""The failure kind of a trajectory that its log marks as failed."""
+RUN_NAME, MESSAGE_NUMBERS = "run", "messages"
+"""Keys of a task's `meta`: the name of the rollout in its log, and the number of each action's message there."""
+_TASK_ID_DIGITS = 12
+"""Hex digits in a task id that is derived from the prompt."""
+_TEXT_DIGITS = 6
+"""Hex digits that tell tasks of one id apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImportedTrajectory:
+    """A trajectory of a log with its labels, and the log that it was built from."""
+
+    trajectory: Trajectory
+    labels: tuple[Label, ...]
+    log: LoggedTrajectory
+
+
+def build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[ImportedTrajectory]:
+    """Build the trajectories; those of one task are its samples, in order."""
+    samples: Counter[str] = Counter()
+    made = []
+    for log in logs:
+        name = log.task.id or f"task-{_hash(log.task.prompt)[:_TASK_ID_DIGITS]}"
+        identity = f"{IMPORT_SPLIT}-{0:06d}/{name}/{samples[name]:03d}"
+        numbers = [act.number for act in log.acts]
+        known = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
+        trajectory = Trajectory(
+            id=identity,
+            task=replace(log.task, id=name, meta={**log.task.meta, **known}),
+            sample=samples[name],
+            iteration=0,
+            steps=_build_steps(identity, log.acts),
+            outcome=log.outcome,
+            error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
+            seconds=log.seconds,
+        )
+        samples[name] += 1
+        made.append(ImportedTrajectory(trajectory=trajectory, labels=_build_labels(trajectory, log), log=log))
+    return made
+
+
+def separate_tasks(logs: Sequence[LoggedTrajectory]) -> list[LoggedTrajectory]:
+    """The logs, where tasks that share an id and differ in their text have ids of their own, which is a problem of the
+    first rollout of each."""
+    first: dict[str, LoggedTrajectory] = {}
+    texts: dict[str, set[str]] = {}
+    for log in logs:
+        if log.task.id and log.has_text:
+            first.setdefault(log.task.id, log)
+            texts.setdefault(log.task.id, set()).add(log.task.prompt)
+    named: set[str] = set()
+
+    def separate(log: LoggedTrajectory) -> LoggedTrajectory:
+        if len(texts.get(log.task.id, ())) < 2 or not log.has_text:
+            return log
+        own, origin = f"{log.task.id}-{_hash(log.task.prompt)[:_TEXT_DIGITS]}", first[log.task.id]
+        is_new, problems = own not in named and log is not origin, log.problems
+        named.add(own)
+        if is_new and log.task.prompt != origin.task.prompt:
+            problem = f"task {log.task.id}: its text is another than in {origin.place}, so it is called {own} here"
+            problems = (*problems, problem)
+        return replace(log, task=replace(log.task, id=own), problems=problems)
+
+    return [separate(log) for log in logs]
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode(errors="replace")).hexdigest()
+
+
+def _build_steps(trajectory: str, acts: Sequence[LoggedAction]) -> tuple[Step, ...]:
+    turns: Counter[str] = Counter()
+    steps = []
+    for position, act in enumerate(acts):
+        steps.append(
+            Step(
+                id=f"{trajectory}/{position:03d}",
+                agent=act.agent,
+                turn=turns[act.agent],
+                position=position,
+                policy=act.agent,
+                messages=act.messages,
+                reply=act.reply,
+                completion=Completion(
+                    text=act.reply.content,
+                    prompt_tokens=None,
+                    tokens=None,
+                    logprobs=None,
+                    finish=act.finish,
+                    usage=act.usage,
+                    seconds=act.seconds,
+                ),
+                tools=tuple(dict.fromkeys(call.name for call in act.reply.tool_calls)),
+                calls=tuple(call for call, _ in act.results),
+                results=tuple(result for _, result in act.results),
+                strata=act.strata,
+            )
+        )
+        turns[act.agent] += 1
+    return tuple(steps)
+
+
+def _build_labels(trajectory: Trajectory, log: LoggedTrajectory) -> tuple[Label, ...]:
+    labels, found = log.labels, []
+    steps = {act.number: step.id for act, step in zip(log.acts, trajectory.steps, strict=True)}
+    if labels.agent is not None or labels.step is not None:
+        step = None if labels.step is None else steps[labels.step]
+        by_step = {one.id: one.agent for one in trajectory.steps}
+        agent = by_step[step] if labels.agent is None and step is not None else labels.agent
+        found.append(Label(kind="guilt", trajectory=trajectory.id, step=step, agent=agent, reason=labels.reason))
+    found += [
+        Label(kind="quality", trajectory=trajectory.id, step=steps[number], value=value)
+        for number, value in sorted(labels.values.items())
+    ]
+    if labels.whole is not None:
+        found.append(Label(kind="quality", trajectory=trajectory.id, value=labels.whole))
+    return tuple(found)

@@ -1,0 +1,172 @@
+"""Team, jobs and recorder: what all stages of a run share."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from mappa.rollout.replay import ActionRequest
+from mappa.store.queries import COUNTERFACTUAL, counterfactual_id
+from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.calls.work_deadline import work_deadline
+from mappa_core.codec import check_record
+from mappa_core.errors import MappaError
+from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
+from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.redaction import describe_error
+from mappa_core.tools.scratch import ScratchRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NamedCoach:
+    """A coach and its name in the recipe."""
+
+    name: str
+    coach: Coach
+
+    async def judge(
+        self,
+        scenes: Sequence[Scene],
+        *,
+        review: bool,
+        ledger: Ledger,
+        timeout_s: float,
+        show: Callable[[Scene], Awaitable[Scene]] | None = None,
+    ) -> list[Verdict]:
+        """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, what is
+        no verdict, a reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count
+        against `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not
+        run while a call waits for its turn."""
+        started = time.perf_counter()
+        try:
+            with ledger.enforce_cap():
+                async with work_deadline(timeout_s):
+                    shown = scenes if show is None else [await show(one) for one in scenes]
+                    given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
+            given = [check_record(Verdict, one, "the coach") for one in given or ()]
+            if len(given) != len(scenes):
+                raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
+        except TimeoutError:
+            given = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
+        except Exception as error:  # noqa: BLE001 - the boundary of coaches
+            given = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
+        for verdict in given:
+            if not verdict.replayed:
+                ledger.add(verdict.usage)
+        seconds = time.perf_counter() - started
+        return [
+            replace(verdict, step=scene.step.id, coach=self.name, seconds=seconds)
+            for verdict, scene in zip(given, scenes, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Team:
+    """A workflow with the policies, tools and coaches of its agents.
+
+    Keys of `policy_of`, `sampling` and `coach_of` are agents, of `samplers` policies, of `tools`, `limits` and
+    `retries` tools. When a tool's machinery fails, a call is retried at most `retries` times, first after
+    `retry_after_s` seconds, with the delay doubling each time. `coach_of` lacks agents whose actions are not judged;
+    `hindsight` judges all actions of a finished trajectory. `unjudged` lists agents that are judged in training but not
+    here: a workflow that requests such a verdict gets an error. `ledger` counts the cost of policies behind an API and
+    of coaches.
+    """
+
+    workflow: Workflow
+    policy_of: Mapping[str, str]
+    samplers: Mapping[str, Sampler]
+    sampling: Mapping[str, Sampling]
+    tools: Mapping[str, Tool]
+    limits: Mapping[str, ToolLimits]
+    retries: Mapping[str, int]
+    coach_of: Mapping[str, NamedCoach]
+    toolboxes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hindsight: NamedCoach | None = None
+    unjudged: frozenset[str] = frozenset()
+    api_policies: Mapping[str, ApiPolicy] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=lambda: Ledger(None))
+    reference_for: frozenset[str] = frozenset()
+    coach_timeout_s: float = 300.0
+    retry_after_s: float = 0.5
+    seed: int = 0
+
+    def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:
+        """Replace each toolbox name by the names of its tools; order is kept, duplicates are dropped."""
+        return tuple(dict.fromkeys(one for name in tools for one in self.toolboxes.get(name, (name,))))
+
+    def render(self, policy: str, action: Step | ActionRequest, messages: Sequence[Message]) -> Any:
+        """Render `messages` as the prompt of a policy that has the tools of `action`."""
+        specs = (*(self.tools[name].spec for name in action.tools), *action.own_tools)
+        return self.samplers[policy].render(messages, specs)
+
+    def prompt_version(self, agent: str) -> str | None:
+        """Hash of the agent's prompt; None if the workflow names none."""
+        text = self.workflow.prompts.get(agent)
+        return None if text is None else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def bench(self, archive: Path) -> ScratchRunner:
+        """Runner of programs on files of this team that `archive` keeps."""
+        return ScratchRunner(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)
+
+    def seed_of(self, *names: object) -> int:
+        """A 63-bit seed derived from `names`, the same in every process and every replay."""
+        text = "/".join(str(name) for name in (self.seed, *names))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """The `number`-th replacement of the action at `position` of `trajectory`."""
+
+    trajectory: str
+    position: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """One trajectory to collect; with a `replacement`, a counterfactual rollout of another trajectory."""
+
+    task: Task
+    split: Split
+    iteration: int
+    sample: int
+    replacement: Replacement | None = None
+
+    @property
+    def id(self) -> str:
+        """Id of the trajectory in the store; ids sort in canonical order."""
+        if self.replacement is not None:
+            return counterfactual_id(self.replacement.trajectory, self.replacement.position, self.replacement.number)
+        return f"{self.split}-{self.iteration:06d}/{self.task.id}/{self.sample:03d}"
+
+    @property
+    def stored_split(self) -> str:
+        """Split under which the store keeps the trajectory."""
+        return self.split if self.replacement is None else COUNTERFACTUAL
+
+    @property
+    def origin(self) -> str:
+        """Id of the trajectory whose seeds this one uses for all actions but the replaced one."""
+        return self.id if self.replacement is None else self.replacement.trajectory
+
+    def seed_name(self, position: int) -> str:
+        """Trajectory id from which the seed of the action at `position` is derived."""
+        return self.id if self.replacement is not None and self.replacement.position == position else self.origin
+
+
+class Recorder(Protocol):
+    """Records finished work at once, so that a killed run loses none of it."""
+
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None: ...
+
+    def record_step(self, trajectory_id: str, step: Step) -> None: ...
+
+    def record_verdict(self, verdict: Verdict) -> None: ...
+
+    def end_trajectory(self, trajectory: Trajectory) -> None: ...

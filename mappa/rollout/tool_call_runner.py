@@ -1,0 +1,106 @@
+"""Tool calls of actions: run in the workspace of their trajectory, and retried when a tool's machinery fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mappa.rollout.team import Job, Team
+from mappa_core.codec import check_record
+from mappa_core.errors import ToolError
+from mappa_core.records import FileChange, Step, ToolCall, ToolResult
+from mappa_core.safe_walk import remove_tree
+from mappa_core.tools import task_files as task_files
+from mappa_core.tools.retry import retry
+from mappa_core.tools.run_call import run_call
+from mappa_core.tools.workspace import FolderWorkspace, archived_path
+
+
+class ToolCallRunner:
+    """Runs the tool calls of one trajectory, one action at a time.
+
+    The workspace is created beside `folder` at the first call, and created anew, with the files of the actions so far,
+    after calls that were aborted: by a fault of the machinery, or by cancellation. So failed calls leave no trace, and
+    an action that is only replayed costs no folder. `archive` keeps file contents by hash.
+    """
+
+    def __init__(self, team: Team, job: Job, *, folder: Path, archive: Path) -> None:
+        self._team = team
+        self._job = job
+        self._folder = folder
+        self._archive = archive
+        self._workspace: FolderWorkspace | None = None
+        self._is_spoilt = False
+        self._workspace_count = 0
+        self._changes: dict[str, FileChange] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Relative paths of the files of the task and of the actions so far, sorted."""
+        there = {*self._job.task.files, *self._changes}
+        gone = {name for name, change in self._changes.items() if change.kind == "deleted"}
+        return tuple(sorted(there - gone))
+
+    def content(self, path: str) -> Path | None:
+        """Path to the current content of a file, the task's own path if no action touched it; None if it does not
+        exist."""
+        change = self._changes.get(path)
+        if change is None:
+            return task_files.resolve_task_files(self._job.task.files).get(path)
+        return None if change.sha256 is None else archived_path(self._archive, change.sha256)
+
+    def add_recorded(self, step: Step) -> None:
+        """Apply the file changes of a recorded step without running its calls."""
+        self._note(step.results)
+
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run the calls of one action, in order. When the machinery of a tool fails, all of them are retried in the
+        workspace as it was before, up to the smallest `retries` of the tools called; then ToolError is raised. Raises
+        TaskError if a file of the task cannot be used."""
+        if not calls:
+            return ()
+        retries = min((self._team.retries[one.name] for one in calls if one.name in self._team.tools), default=0)
+        async with self._turn:
+            results, attempts = await retry(
+                lambda: self._run_calls(calls), retries=retries, wait_s=self._team.retry_after_s, label=self._job.id
+            )
+        return tuple(replace(result, attempts=result.attempts + attempts - 1) for result in results)
+
+    async def close(self) -> None:
+        """Remove the workspace; a later call creates a new one."""
+        if self._workspace is not None:
+            self._is_spoilt = True
+            await asyncio.to_thread(remove_tree, self._workspace.path)
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        if self._workspace is None or self._is_spoilt:
+            self._workspace = await asyncio.to_thread(self._make_workspace) if self._changes else self._make_workspace()
+        self._is_spoilt = True
+        tools, limits, workspace = self._team.tools, self._team.limits, self._workspace
+        results = []
+        for one in calls:
+            given = await run_call(one, tools, workspace, limits)
+            results.append(check_record(ToolResult, given, f"the tool {one.name!r}", ToolError))
+        self._is_spoilt = False
+        self._note(results)
+        return results
+
+    def _make_workspace(self) -> FolderWorkspace:
+        """Create a workspace with the files of the actions so far. A spoilt workspace's folder is never reused: a tool
+        that failed may have left its program running."""
+        if self._workspace is not None:
+            remove_tree(self._workspace.path)
+        path = self._folder.with_name(f"{self._folder.name}-{self._workspace_count}")
+        self._workspace_count += 1
+        workspace = FolderWorkspace(path, self._archive, task_files.resolve_task_files(self._job.task.files))
+        # Deletions go first: a file may replace a folder.
+        workspace.restore(sorted(self._changes.values(), key=lambda change: change.kind != "deleted"))
+        return workspace
+
+    def _note(self, results: Sequence[ToolResult]) -> None:
+        for result in results:
+            for change in result.files:
+                self._changes[change.path] = change

@@ -1,0 +1,89 @@
+"""Verdicts of one trajectory: requested while it runs, or together when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from mappa.rollout.replay import Replay
+from mappa.rollout.scenes import hindsight_scenes, with_truth
+from mappa.rollout.team import NamedCoach, Recorder, Team
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Bench
+from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict
+
+
+class VerdictCollector:
+    """Requests verdicts of the team's coaches, and reuses those in `recorded`. A live verdict is requested in a task of
+    `background` as soon as its step is done, unless its coach judges whole trajectories; those, and hindsight verdicts,
+    are requested in `finish`. The workflow may run programs on `bench` to describe the truth."""
+
+    def __init__(
+        self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay, bench: Bench
+    ) -> None:
+        self._team = team
+        self._bench = bench
+        self._recorder = recorder
+        self._background = background
+        self._recorded = recorded
+        self._live: dict[str, asyncio.Task[list[Verdict]]] = {}
+        self._waiting: dict[int, tuple[NamedCoach, list[Scene]]] = {}
+
+    def start(self, scene: Scene) -> None:
+        """Start judging `scene.step`, which was just done."""
+        judge = self._team.coach_of.get(scene.step.agent)
+        if judge is None:
+            return
+        if judge.coach.by_trajectory:
+            self._waiting.setdefault(id(judge.coach), (judge, []))[1].append(scene)
+        else:
+            judging = self._judge("live", judge, [scene], review=False)
+            self._live[scene.step.id] = self._background.create_task(judging)
+
+    async def live_verdict(self, step: Step) -> Verdict | None:
+        """Wait for the live verdict of a step; None if no coach judges its agent. Raises ConfigError if its coach
+        judges whole trajectories."""
+        if step.id in self._live:
+            return (await asyncio.shield(self._live[step.id]))[0]
+        if step.agent in self._team.coach_of:
+            raise ConfigError(
+                f"the workflow asks for the verdict of {step.agent} while it plays, and its coach judges whole "
+                "trajectories when they have ended: set coach.options.batch=step, or turn the feedback off"
+            )
+        return None
+
+    async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
+        """All verdicts of a trajectory that has ended; without an outcome, a failed one gets none in hindsight."""
+        live = await asyncio.gather(*self._live.values())
+        late = [self._judge("live", judge, scenes) for judge, scenes in self._waiting.values()]
+        hindsight = self._team.hindsight
+        if hindsight is not None and trajectory.error is None:
+            workflow, shown = self._team.workflow, self._team.reference_for
+            scenes = hindsight_scenes(trajectory, workflow.agents, metric=workflow.metric, reference_for=shown)
+            late.append(self._judge("after", hindsight, scenes))
+        return tuple(chain.from_iterable([*live, *await asyncio.gather(*late)]))
+
+    async def _judge(
+        self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool = True
+    ) -> list[Verdict]:
+        team, given = self._team, [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
+        if all(_is_settled(verdicts) for verdicts in given):
+            return [verdicts[-1] for verdicts in given]
+        show = partial(with_truth, workflow=team.workflow, bench=self._bench)
+        asked = await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
+        return [
+            before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
+            for before, verdict in zip(given, asked, strict=True)
+        ]
+
+    def _record(self, verdict: Verdict, phase: Phase, number: int) -> Verdict:
+        verdict = replace(verdict, id=f"{verdict.step}/{verdict.coach}/{phase}/{number}", phase=phase)
+        self._recorder.record_verdict(verdict)
+        return verdict
+
+
+def _is_settled(given: Sequence[Verdict]) -> bool:
+    return bool(given) and given[-1].status != "failed"

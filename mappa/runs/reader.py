@@ -1,0 +1,274 @@
+"""Reader of a run, usable while the run writes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mappa.config.yaml_io import parse_yaml
+from mappa.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
+from mappa.runs.table import RolloutTable, Table
+from mappa.session.eval_split import EvalPart, in_selection_split
+from mappa.store import queries
+from mappa.store.checkpoint import Checkpoints
+from mappa.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
+from mappa.store.iteration_report import HealthWarning, IterationReport
+from mappa.store.iterations import load_iterations, load_latest_iteration
+from mappa.store.schema import DATABASE_NAME, Database
+from mappa.store.summary import SUMMARY_NAME, Summary, read_summary
+from mappa.store.writer import PROMPT_EVENT
+from mappa_core.config.layers import iter_leaves
+from mappa_core.errors import RunError
+from mappa_core.records import Label, Step, Task, Trajectory, Verdict
+
+_STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
+_SELECT_ROW = (
+    f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
+    "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds FROM trajectories"
+)
+_ACTION = "t.split, t.iteration, t.id, t.task_id, t.stratum, CASE WHEN t.error IS NULL THEN t.outcome END"
+_STEPS = "trajectories t CROSS JOIN steps s ON s.trajectory = t.id"
+_VERDICTS = f"SELECT {_ACTION}, s.agent, s.position, v.body FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id"
+_COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score IS NULL, v.number DESC LIMIT 1"
+"""The last verdict with a score; without one, the last verdict."""
+
+
+class RunReader(AbstractContextManager["RunReader"]):
+    """Reads what a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
+
+    Raises RunError if the folder is not a run folder, or its database is of a newer schema, damaged or not readable.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / DATABASE_NAME).is_file() and (inside := list_run_folders(self.folder)):
+            raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
+        self._database = Database.open(self.folder / DATABASE_NAME, write=False)
+
+    @property
+    def config(self) -> str:
+        """The text of config.yaml: every setting with its origin."""
+        try:
+            return (self.folder / CONFIG).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.folder / CONFIG} cannot be read: {error}") from error
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The value of every setting, by dotted key."""
+        return {key: node.plain for key, node in iter_leaves(parse_yaml(self.config, str(self.folder / CONFIG)))}
+
+    @property
+    def summary(self) -> Summary | None:
+        """The contents of summary.json; None before the run has written it. Raises RunError if it is damaged."""
+        return read_summary(self.folder) if (self.folder / SUMMARY_NAME).is_file() else None
+
+    @property
+    def files(self) -> Path:
+        """The folder of the files that agents wrote, by content hash."""
+        return self.folder / FILES
+
+    @property
+    def checkpoints(self) -> Mapping[int, Path]:
+        """The folders of the checkpoints, by iteration; those that only a mirror holds are left out."""
+        found = Checkpoints(self.folder / CHECKPOINTS)
+        return {iteration: found.path(iteration) for iteration in found.iterations()}
+
+    @property
+    def trajectories(self) -> RolloutTable[TrajectoryRow]:
+        """Trajectories in the order in which they began."""
+        return RolloutTable(self._trajectories)
+
+    @property
+    def steps(self) -> RolloutTable[StepRow]:
+        """Actions in the order of their trajectories, each with the verdict that counts."""
+        return RolloutTable(self._steps)
+
+    @property
+    def verdicts(self) -> RolloutTable[VerdictRow]:
+        """Verdicts in the order of the actions, on one action by arrival."""
+        return RolloutTable(self._verdicts)
+
+    @property
+    def iterations(self) -> Table[IterationReport]:
+        """Figures of every iteration."""
+        return Table(lambda: load_iterations(self._database))
+
+    @property
+    def evaluations(self) -> Table[EvaluationRow]:
+        """Evaluations in the order in which they were made; of those that a resume repeated, the last."""
+        return Table(self._evaluations)
+
+    def _evaluations(self) -> list[EvaluationRow]:
+        with self._database.damage_reported():
+            rows = [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
+        return list({(one.part, one.iteration): one for one in rows}.values())
+
+    @property
+    def prompts(self) -> Mapping[str, Mapping[str, str]]:
+        """Texts of each agent's prompt by the version that its steps refer to, in the order of their first use."""
+        texts: dict[str, dict[str, str]] = {}
+        with self._database.damage_reported():
+            for event in self.events(PROMPT_EVENT):
+                texts.setdefault(event.body["agent"], {})[event.body["version"]] = event.body["text"]
+        return texts
+
+    def _trajectories(self, split: str | None, iteration: int | None) -> Iterator[TrajectoryRow]:
+        where, values = _rollout_filter(split, iteration)
+        return map(self._row, self._database.stream(f"{_SELECT_ROW} {where} ORDER BY rowid", *values))
+
+    def _steps(self, split: str | None, iteration: int | None) -> Iterator[StepRow]:
+        where, values = _rollout_filter(split, iteration)
+        query = f"SELECT {_ACTION}, s.body, ({_COUNTING}) FROM {_STEPS} {where} ORDER BY t.rowid, s.position"
+        for *place, step, verdict in self._database.stream(query, *values):
+            judged = None if verdict is None else self._database.unpack(Verdict, verdict)
+            yield StepRow(**self._action(place), step=self._database.unpack(Step, step), verdict=judged)
+
+    def _verdicts(self, split: str | None, iteration: int | None) -> Iterator[VerdictRow]:
+        where, values = _rollout_filter(split, iteration)
+        query = f"{_VERDICTS} {where} ORDER BY t.rowid, s.position, v.number"
+        for *place, agent, position, body in self._database.stream(query, *values):
+            verdict = self._database.unpack(Verdict, body)
+            yield VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
+
+    def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
+        """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first. Their texts and
+        members are left out, which `verdict` gives."""
+        names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds")
+        query = (
+            f"SELECT {_ACTION}, s.agent, s.position, v.step, v.id, v.coach, v.phase, v.status, v.score, v.blame, "
+            f"json_extract(v.body, '$.seconds') FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
+            # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
+            "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC, s.position, v.number LIMIT ?"
+        )
+        return [
+            VerdictRow(
+                **self._action(row[:6]), agent=row[6], position=row[7],
+                verdict=Verdict(**dict(zip(names, row[8:], strict=True))),
+            )
+            for row in self._database.rows(query, split, limit)
+        ]  # fmt: skip
+
+    def verdict(self, step: str, identity: str) -> Verdict:
+        """One verdict. Raises RunError for an unknown id."""
+        (body,) = self._known("verdict", "SELECT body FROM verdicts WHERE id = ? AND step = ?", identity, step)
+        return self._database.unpack(Verdict, body)
+
+    def _action(self, place: Sequence[Any]) -> dict[str, Any]:
+        *names, outcome = place
+        columns = ("split", "iteration", "trajectory", "task", "stratum")
+        return {**dict(zip(columns, names, strict=True)), "outcome": queries.load_outcome(self._database, outcome)}
+
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        """Rows of an SQL query over `run.db`, read-only, with `?` for values; docs/reference/store.md has the tables.
+        Raises RunError if the query is wrong or the database cannot be read."""
+        try:
+            return self._database.rows(sql, *values)
+        except sqlite3.Error as error:
+            raise RunError(f"{self._database.path}: {error}: {sql}") from error
+
+    def number(self, identity: str) -> int:
+        """Position of a trajectory among all of the run. Raises RunError for an unknown id."""
+        (number,) = self._known("trajectory", "SELECT rowid FROM trajectories WHERE id = ?", identity)
+        return int(number)
+
+    def row(self, identity: str) -> TrajectoryRow:
+        """One trajectory without its steps. Raises RunError for an unknown id."""
+        return self._row(self._known("trajectory", f"{_SELECT_ROW} WHERE id = ?", identity))
+
+    def task(self, trajectory: str) -> Task:
+        """The task of a trajectory. Raises RunError for an unknown id."""
+        (body,) = self._known("trajectory", "SELECT task FROM trajectories WHERE id = ?", trajectory)
+        return self._database.unpack(Task, body)
+
+    def step(self, identity: str) -> Step:
+        """One action. Raises RunError for an unknown id."""
+        (body,) = self._known("step", "SELECT body FROM steps WHERE id = ?", identity)
+        return self._database.unpack(Step, body)
+
+    def _known(self, what: str, query: str, *key: str) -> Any:
+        rows = self._database.rows(query, *key)
+        if not rows:
+            raise RunError(f"{self._database.path} has no {what} {' on '.join(map(repr, key))}")
+        return rows[0]
+
+    def _row(self, row: Sequence[Any]) -> TrajectoryRow:
+        *values, outcome, error, seconds = row
+        names = ("id", "split", "iteration", "sample", "task", "stratum", "status", "steps")
+        return TrajectoryRow(
+            **dict(zip(names, values, strict=True)),
+            outcome=queries.load_outcome(self._database, outcome),
+            error=queries.load_error(self._database, error),
+            seconds=seconds,
+        )
+
+    def trajectory(self, identity: str) -> Trajectory:
+        """One trajectory with its steps and verdicts, as far as recorded. Raises RunError for an unknown id."""
+        with self._database.snapshot():
+            row = self._known("trajectory", f"{queries.SELECT_TRAJECTORY} WHERE id = ?", identity)
+            trajectory = queries.with_actions(self._database, queries.read_trajectory(self._database, row))
+            return replace(trajectory, counterfactuals=queries.load_counterfactuals(self._database, identity))
+
+    def outcomes(self, iteration: int, part: EvalPart = "all") -> list[Trajectory]:
+        """Finished held-out trajectories of an iteration without steps and verdicts, in canonical order."""
+        where = "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id"
+        rows = self._database.rows(f"{queries.SELECT_TRAJECTORY} {where}", iteration)
+        found = [queries.read_trajectory(self._database, row) for row in rows]
+        if part == "all":
+            return found
+        share = float(self.settings["eval.selection"])
+        return [one for one in found if in_selection_split(one.task, share) == (part == "selection")]
+
+    def counts(self, split: str | None = None, iteration: int | None = None) -> dict[TrajectoryStatus, int]:
+        """Count trajectories by status; a status without any is left out. None means any, as in a table."""
+        where, values = _rollout_filter(split, iteration)
+        return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
+
+    def labels(self, trajectory: str | None = None) -> list[Label]:
+        """Labels of all trajectories, or of one, in the order in which they were recorded."""
+        return queries.load_labels(self._database, trajectory)
+
+    def latest_iteration(self) -> IterationReport | None:
+        """Figures of the last iteration; None before the first is done."""
+        return load_latest_iteration(self._database)
+
+    def events(self, kind: str | None = None) -> list[queries.Event]:
+        """Events in order; `kind` None means all kinds."""
+        return queries.load_events(self._database, kind)
+
+    @property
+    def warnings(self) -> tuple[RaisedWarning, ...]:
+        """Warnings of the policies' health, in order; those of an iteration that a resume repeated appear once."""
+        found = {}
+        with self._database.damage_reported():
+            for event in self.events("health"):
+                for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
+                    key = (event.body["iteration"], one.rule, one.policy)
+                    found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
+            return tuple(found[key] for key in sorted(found))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open(folder: Path | str) -> RunReader:  # noqa: A001 - read as `runs.open`
+    """Open the run in `folder` for reading. Raises RunError as `RunReader` does."""
+    return RunReader(folder)
+
+
+def _rollout_filter(split: str | None, iteration: int | None) -> tuple[str, list[Any]]:
+    """A WHERE clause for trajectories. Split None: of any split of tasks, and so no counterfactual rollouts."""
+    if split is not None:
+        return queries.where_equal(split=split, iteration=iteration)
+    clause, values = queries.where_equal(iteration=iteration)
+    return f"{clause} {'AND' if clause else 'WHERE'} split IN ('train', 'eval')", values

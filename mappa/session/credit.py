@@ -1,0 +1,69 @@
+"""Credit of a run: what turns verdicts into experience, the estimator of its advantages, and default actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mappa.session.policies import assign_policies, trained_policies
+from mappa_core.config.schema import RunConfig
+from mappa_core.credit.build_experience import ExperienceBuilder
+from mappa_core.credit.by_agent import combine_estimators
+from mappa_core.credit.shapers import DifferenceShaper
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Estimator, Shaper, Workflow
+
+
+def build_experience_builder(config: RunConfig, registry: Registry, workflow: Workflow) -> ExperienceBuilder:
+    """Build what turns the judged trajectories of a run into experience."""
+    policies = assign_policies(config, tuple(workflow.agents))
+    return ExperienceBuilder(
+        reward=config.coach.reward,
+        shapers=tuple(registry.build("shapers", one.use, one.options) for one in config.shapers),
+        policies=policies,
+        trained=trained_policies(config, policies.values()),
+        metric=workflow.metric,
+    )
+
+
+def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
+    """Build the run's estimator, with the estimators of single agents combined into it."""
+    chosen = config.estimator
+    own = {agent: registry.build("estimators", one.use, one.options) for agent, one in chosen.by_agent.items()}
+    return combine_estimators(registry.build("estimators", chosen.use, chosen.options), own)
+
+
+def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[str, str]:
+    """Default action per agent; those of the config override those of the workflow. Raises ConfigError if
+    `credit.counterfactual.use` is `default`, and an agent whose actions are replaced has none."""
+    section = config.credit.counterfactual
+    default_actions = {**workflow.default_actions, **section.default_actions}
+    missing = [agent for agent in section.agents or workflow.agents if agent not in default_actions]
+    if section.use == "default" and missing:
+        raise ConfigError(
+            f"credit.counterfactual.use=default: the workflow {config.workflow.use} has no default action of "
+            f"{', '.join(missing)}. Set credit.counterfactual.default_actions.{missing[0]}, or name in "
+            "credit.counterfactual.agents only those that have one."
+        )
+    return default_actions
+
+
+def check_difference_shaper(config: RunConfig, shapers: Iterable[Shaper]) -> None:
+    """Raise ConfigError if the difference shaper is used without counterfactual rollouts."""
+    if config.credit.counterfactual.use == "none" and any(isinstance(shaper, DifferenceShaper) for shaper in shapers):
+        raise ConfigError(
+            "shapers: difference needs counterfactual rollouts, and credit.counterfactual.use is none: set it to "
+            "sibling, resample or default"
+        )
+
+
+def check_dynamic_sampling(config: RunConfig, straggler_share: float) -> None:
+    """Raise ConfigError if `train.dynamic_sampling` is on where an iteration has no rewards to compare, or not all."""
+    hindrances = {
+        "train.samples=1 leaves nothing to compare with; set it to 2 or more": config.train.samples == 1,
+        "counterfactuals come later; set credit.counterfactual.use=none": config.credit.counterfactual.use != "none",
+        "engine.options.straggler_share leaves tasks unfinished; set it to 0": straggler_share > 0,
+    }
+    if config.train.dynamic_sampling and any(hindrances.values()):
+        why = next(one for one, present in hindrances.items() if present)
+        raise ConfigError(f"train.dynamic_sampling={config.train.dynamic_sampling}: {why}")

@@ -1,0 +1,160 @@
+"""Policies of a run: assigns policies to agents and builds their specs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mappa.config.compose import choices_in
+from mappa.session.warm_start import find_start_folder
+from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
+from mappa_core.credit.teachers import find_teacher_policies
+from mappa_core.errors import ConfigError
+from mappa_core.hookspecs import Offer
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
+
+_TRAINED = ("full", "lora")
+
+
+def assign_policies(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
+    """Map each agent to the name of its policy: `agents.NAME.policy`, or the agent's own name."""
+    named = {agent: section.policy for agent, section in config.agents.items() if section.policy is not None}
+    return {agent: named.get(agent, agent) for agent in agents}
+
+
+def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
+    """The trained policies among `names`."""
+    return frozenset(name for name in names if _section(name, config).kind in _TRAINED)
+
+
+def policies_with_weights(config: RunConfig, agents: Sequence[str]) -> tuple[str, ...]:
+    """Names of the policies that an engine has to load, each once: those that are not behind an API."""
+    names = dict.fromkeys(assign_policies(config, agents).values())
+    return tuple(name for name in names if _section(name, config).kind != "api")
+
+
+def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
+    """Build the specs of the policies that an engine has to load, each once. If `fresh`, no checkpoint of this run will
+    be loaded over them, and they start from `policies.*.from`."""
+    return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
+
+
+def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
+    """Raise ConfigError where weights are frozen and there is nothing to learn; for an estimator of an agent that is
+    not trained, one that needs values of a policy without a value head, and one that compares samples where a task has
+    one."""
+    policy_of, by_agent = assign_policies(config, agents), config.estimator.by_agent
+    trained = trained_policies(config, policy_of.values())
+    if not trained and policies_with_weights(config, agents) and config.prompts is None:
+        raise ConfigError(
+            "policies: all that have weights are frozen, so that none is trained; set policies.default.kind=full, or "
+            "use mappa eval, which plays without training"
+        )
+    for agent, name in policy_of.items():
+        key, own = (f"estimator.by_agent.{agent}", by_agent[agent]) if agent in by_agent else ("estimator", None)
+        if name in trained:
+            chosen = own or config.estimator
+            for place, part in ((key, chosen), *choices_in(chosen.options, f"{key}.options")):
+                _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, name)
+        elif own is not None:
+            raise ConfigError(f"{key}: the policy {name!r} of agent {agent!r} is not trained; remove the setting")
+
+
+def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str, policy: str) -> None:
+    if offer.values and not _section(policy, config).value_head:
+        named = policy if policy in config.policies else "default"
+        raise ConfigError(
+            f"{key}.use={offer.name} needs values, and the policy {policy!r} of agent {agent!r} has no value head; set "
+            f"policies.{named}.value_head=true, or choose an estimator that needs none"
+        )
+    if offer.siblings and config.train.samples == 1:
+        raise ConfigError(
+            f"{key}.use={offer.name} compares the samples of a task, and train.samples=1 leaves nothing to compare "
+            "with, so that nothing would be learned; set it to 2 or more, or choose another estimator"
+        )
+
+
+def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
+    """Raise ConfigError if an agent whose policy is trained samples greedily: the probability of what it does then has
+    no gradient."""
+    for agent, name in assign_policies(config, agents).items():
+        own = config.agents.get(agent, AgentSection()).temperature
+        temperature = config.sampling.temperature if own is None else own
+        if (temperature == 0.0 or config.sampling.top_k == 1) and _section(name, config).kind in _TRAINED:
+            key = "sampling.temperature=0" if own is None else f"agents.{agent}.temperature=0"
+            key, remedy = (key, "above 0") if temperature == 0.0 else ("sampling.top_k=1", "to 0 (no limit) or above 1")
+            raise ConfigError(
+                f"{key}: agent {agent!r} is trained, and greedy actions teach nothing; set it {remedy} "
+                "(eval.temperature may be 0)"
+            )
+
+
+def find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator) -> tuple[str, ...]:
+    """Return the policies that an estimator names as teachers, whether agents play by them or not.
+
+    Raises ConfigError if one is no policy of the run, has no weights, or must not teach an agent."""
+    teachers = find_teacher_policies(estimator, agents, config.coach.reference_for)
+    known = dict.fromkeys((*assign_policies(config, agents).values(), *config.policies))
+    known.pop("default", None)
+    for name in teachers:
+        if name not in known:
+            raise ConfigError(f"estimator: the teacher {name!r} is no policy of this run; those are {', '.join(known)}")
+        if _section(name, config).kind == "api":
+            raise ConfigError(f"estimator: the teacher {name!r} is behind an API, which scores no given tokens")
+    return teachers
+
+
+def check_scored(engine: Engine, config: RunConfig, teachers: Iterable[PolicySpec]) -> None:
+    """Raise ConfigError if the engine cannot score tokens by a policy that teaches."""
+    for spec in teachers:
+        if not engine.can_score(spec):
+            raise ConfigError(
+                f"estimator: engine.use={config.engine.use} cannot score tokens by the teacher {spec.name!r}, which is "
+                f"{spec.kind}; choose a teacher that is trained, or another engine"
+            )
+
+
+def build_api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
+    """Build the policies behind an API, by name. Equal sections share one object, so its client and limits."""
+    built: list[tuple[PolicySection, ApiPolicy]] = []
+    api_policies: dict[str, ApiPolicy] = {}
+    for name in dict.fromkeys(names):
+        section = _section(name, config)
+        if section.kind != "api" or section.use is None:
+            continue
+        same = next((policy for other, policy in built if other == section), None)
+        api_policies[name] = same or registry.build("policies", section.use, section.options)
+        built.append((section, api_policies[name]))
+    return api_policies
+
+
+def _section(name: str, config: RunConfig) -> PolicySection:
+    section = config.policies.get(name, config.policies.get("default"))
+    if section is None:
+        raise ConfigError(f"policies.{name}: not set, and there is no policies.default; set policies.default.model=…")
+    return section
+
+
+def _spec(name: str, config: RunConfig, *, fresh: bool) -> PolicySpec:
+    section = _section(name, config)
+    assert section.model is not None  # a config without one is not composed
+    kind: Any = section.kind
+    spec = PolicySpec(
+        name=name,
+        model=section.model,
+        kind=kind,
+        lora=_lora(section.lora) if kind == "lora" else None,
+        value_head=section.value_head,
+        template_kwargs=section.template_kwargs,
+    )
+    if section.start is None or not fresh:
+        return spec
+    return replace(spec, start=find_start_folder(spec, section.start, config))
+
+
+def _lora(section: LoraSection) -> Lora:
+    targets = None if section.targets is None else tuple(section.targets)
+    return Lora(rank=section.rank, alpha=section.alpha, targets=targets, rslora=section.rslora)

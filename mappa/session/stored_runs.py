@@ -1,0 +1,88 @@
+"""What judging a run that has ended needs: its scenes as its coaches saw them, and a coach on its cassette."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa.rollout.scenes import hindsight_scenes, live_scenes, with_truth
+from mappa.rollout.team import NamedCoach
+from mappa.session.builder import check_prices
+from mappa.session.runtime import attach_cassette, open_batches
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.config.schema import RunConfig
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Bench, Coach, Workflow
+from mappa_core.records import Scene, Trajectory
+from mappa_core.tools.parse_calls import PYTHON
+from mappa_core.tools.scratch import ScratchRunner
+from mappa_core.tools.tool_limits import to_tool_limits
+
+_RETRY_AFTER_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredScenes:
+    """Scenes of the stored trajectories of a run. `bench` runs programs on the files that the run keeps."""
+
+    workflow: Workflow
+    bench: Bench
+    reference_for: Collection[str]
+    """Agents whose coach may see the truth."""
+
+    def live(self, trajectory: Trajectory) -> tuple[Scene, ...]:
+        """Scenes of all steps as their coaches saw them live, in order."""
+        return live_scenes(trajectory, self.workflow.agents, reference_for=self.reference_for)
+
+    def hindsight(self, trajectory: Trajectory) -> tuple[Scene, ...]:
+        """Scenes of all steps with the later ones and the outcome; none for a trajectory that failed."""
+        if trajectory.error is not None:
+            return ()
+        return hindsight_scenes(
+            trajectory, self.workflow.agents, metric=self.workflow.metric, reference_for=self.reference_for
+        )
+
+    async def with_truth(self, scene: Scene) -> Scene:
+        """Add the workflow's description of the truth to `scene`, if its coach may see it."""
+        return await with_truth(scene, self.workflow, self.bench)
+
+
+@asynccontextmanager
+async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path) -> AsyncIterator[StoredScenes]:
+    """Build the workflow of a run, and a runner of programs on its `files` with the run's own tool `python`, which
+    starts with the first program. Raises ConfigError or PluginError if one cannot be built."""
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    chosen = {name: section for name, section in config.tools.items() if name == PYTHON}
+    tools = {name: registry.build("tools", section.use, section.options) for name, section in chosen.items()}
+    limits = {name: to_tool_limits(section) for name, section in chosen.items()}
+    retries = {name: section.retries for name, section in chosen.items()}
+    bench = ScratchRunner(tools, limits, retries, wait_s=_RETRY_AFTER_S, archive=files)
+    try:
+        yield StoredScenes(workflow=workflow, bench=bench, reference_for=config.coach.reference_for)
+    finally:
+        for tool in tools.values():
+            await tool.close()
+        await workflow.close()
+
+
+@asynccontextmanager
+async def open_coach(
+    config: RunConfig, registry: Registry, folder: Path, bench: Bench, ledger: Ledger
+) -> AsyncIterator[NamedCoach]:
+    """Build the coach that the section `coach` names, for a run in `folder`, on the cassette that it names.
+    `ledger` counts what its verdicts cost.
+
+    Raises ConfigError or PluginError if it cannot be built, or its price is unknown and `coach.spend_usd` set, and
+    RunError as `attach_cassette`.
+    """
+    coach: Coach = registry.build("coaches", config.coach.use, config.coach.options)
+    try:
+        check_prices(config, coach.providers)
+        coach.set_bench(bench)
+        open_batches([coach], config.coach.cassette, folder, ledger)
+        with attach_cassette([coach], config.coach.cassette, folder):
+            yield NamedCoach(name=config.coach.use, coach=coach)
+    finally:
+        await coach.close()

@@ -1,0 +1,202 @@
+"""Run folder: all files of one run.
+
+    <root>/<plugin>-<recipe>-<time>-<4 hex>/
+        config.yaml     the resolved settings
+        run.db          all records (see `schema`)
+        summary.json    its results (see `summary`)
+        checkpoints/    (see `checkpoint`)
+        files/          files that agents wrote, by content hash
+        report.html
+        run.lock        lock of the writing process, with its name
+
+One process writes; any number of processes read, without a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+
+from mappa.config.yaml_io import CONFIG as CONFIG
+from mappa.store.checkpoint import Checkpoints
+from mappa.store.mirror import Mirror
+from mappa.store.schema import DATABASE_NAME
+from mappa.store.writer import Store
+from mappa_core.errors import RunError
+from mappa_core.files import storage_errors, write_atomic
+
+CHECKPOINTS = "checkpoints"
+FILES = "files"
+_LOCK = "run.lock"
+
+
+class RunFolder(AbstractContextManager["RunFolder"]):
+    """The folder of a run, locked by its only writer. Closed by `with` or `close`."""
+
+    def __init__(self, path: Path, *, scratch: Path | None, mirror: Mirror | None, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+        self.store = Store(path / DATABASE_NAME, scratch=scratch)
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, before_publish=self.store.flush, mirror=mirror)
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        name: str | None,
+        *,
+        plugin: str,
+        recipe: str,
+        config: str,
+        scratch: Path | None = None,
+        url: str | None = None,
+    ) -> RunFolder:
+        """Create a folder under `root`; `name` None generates one from plugin, recipe, time and four hex digits.
+
+        `url` is where its checkpoints are copied to, into a folder of the same name; the config is written there at
+        once, so that a read-only place is found before anything is computed. The folder is created atomically. Raises
+        RunError if it exists or the storage fails.
+        """
+        path = _run_path(root, new_run_name(plugin, recipe) if name is None else name)
+        aside = root / f".{path.name}.{token_hex(4)}"
+        with storage_errors(path):
+            if path.exists():
+                raise RunError(f"{path} exists already: go on with it by --resume {path}, or choose another run.name")
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                aside.mkdir()
+                write_atomic(aside / CONFIG, config)
+                Store.create(aside / DATABASE_NAME)
+                if url is not None:
+                    _claim_mirror(Mirror(url).subfolder(path.name), config)
+                aside.rename(path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return cls.open(path, scratch=scratch, url=url)
+
+    @classmethod
+    def open(cls, path: Path, *, scratch: Path | None = None, url: str | None = None) -> RunFolder:
+        """Open the folder of an earlier run, to resume it. Raises RunError if it is not a run folder, is locked by
+        another process, of a newer schema or not writable."""
+        _check_run_folder(path)
+        mirror = checkpoint_mirror(path, url)
+        with storage_errors(path):
+            lock = _acquire_lock(path)
+        try:
+            folder = cls(path, scratch=scratch, mirror=mirror, lock=lock)
+            with storage_errors(path):
+                folder.checkpoints.remove_unfinished()
+        except BaseException:
+            os.close(lock)
+            raise
+        return folder
+
+    @property
+    def files(self) -> Path:
+        return self.path / FILES
+
+    def write_config(self, text: str) -> None:
+        """Replace `config.yaml`, for a run that resumes with other settings."""
+        write_atomic(self.path / CONFIG, text)
+
+    def close(self) -> None:
+        """Close the store and release the lock; a second call does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                self.store.close()
+            finally:
+                os.close(lock)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def checkpoint_mirror(run: Path, url: str | None) -> Mirror | None:
+    """Mirror of the checkpoints of a run, if it has one; `url` is its `checkpoint.url`."""
+    return None if url is None else Mirror(url).subfolder(run.resolve().name)
+
+
+def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
+    """Checkpoints of a run, for reading; `url` is its `checkpoint.url`."""
+    return Checkpoints(run / CHECKPOINTS, mirror=checkpoint_mirror(run, url))
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run; one that may not be entered holds none."""
+    return os.access(path / DATABASE_NAME, os.F_OK, effective_ids=True)
+
+
+def list_run_folders(root: Path) -> tuple[Path, ...]:
+    """List the run folders under `root`, the oldest first."""
+    if not root.is_dir():
+        return ()
+    folders = [path for path in root.iterdir() if not path.name.startswith(".") and is_run_folder(path)]
+    return tuple(sorted(folders, key=lambda path: (_creation_time_ns(path), path.name)))
+
+
+def _creation_time_ns(path: Path) -> int:
+    """The config is written once; a damaged run may have lost it, and is listed all the same."""
+    config = path / CONFIG
+    return (config if config.is_file() else path / DATABASE_NAME).stat().st_mtime_ns
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether the process that wrote a run last is there; one of another machine is taken to be."""
+    try:
+        _, process, _, host = (path / _LOCK).read_text().split()
+        if host == socket.gethostname():
+            os.kill(int(process), 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # It is somebody else's.
+        pass
+    return True
+
+
+def new_run_name(plugin: str, recipe: str) -> str:
+    """Generate `<plugin>-<recipe>-<YYYYmmdd-HHMMSS>-<4 hex>`, in local time."""
+    return f"{plugin}-{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def _run_path(root: Path, name: str) -> Path:
+    if Path(name).name != name or name.startswith("."):
+        raise RunError(f"run.name: {name!r} is not a name of a folder; the folder it lies in is run.root")
+    return root / name
+
+
+def _claim_mirror(mirror: Mirror, config: str) -> None:
+    if mirror.read(CONFIG) is not None:
+        raise RunError(f"{mirror.url} holds checkpoints of another run: choose another run.name or checkpoint.url")
+    mirror.write(CONFIG, config.encode())
+
+
+def _check_run_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise RunError(f"{path} is not a run folder: there is no such folder")
+    for name in (DATABASE_NAME, CONFIG):
+        if not (path / name).is_file():
+            raise RunError(f"{path} is not a run folder: it has no {name}")
+
+
+def _acquire_lock(path: Path) -> int:
+    """Lock a run folder for as long as the returned file handle stays open."""
+    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    except BlockingIOError as error:
+        holder = os.pread(handle, 200, 0).decode()
+        os.close(handle)
+        raise RunError(f"{path} is in use by {holder}: wait for its end, or end it") from error
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

@@ -1,0 +1,125 @@
+"""Queries of run.db that its writer and its readers share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mappa.store.schema import LABELS_SCHEMA, Database
+from mappa_core.errors import RunError
+from mappa_core.records import Counterfactual, Failure, Label, Step, Task, Trajectory, Verdict
+
+COUNTERFACTUAL = "counterfactual"
+"""Split of counterfactual rollouts, so that nothing that is counted or learned from includes them. Their ids are
+`counterfactual/<id of the trajectory>/<position>/<number>`."""
+SELECT_TRAJECTORY = "SELECT id, task, sample, iteration, outcome, error, seconds, finished FROM trajectories"
+"""Selects what `read_trajectory` reads."""
+_PLACE = re.compile(r"(\d{3,})/(\d{2,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of the run; `time` is seconds since the epoch."""
+
+    time: float
+    kind: str
+    body: Mapping[str, Any]
+
+
+class _Body(dict[str, Any]):
+    """Values of an event, of which any may be missing in a damaged database."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RunError(f"the run is damaged: an event has no {key!r}")
+
+
+def load_events(database: Database, kind: str | None) -> list[Event]:
+    where, values = where_equal(kind=kind)
+    rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
+    return [Event(time=time, kind=kind, body=_Body(database.unpack(dict[str, Any], body))) for time, kind, body in rows]
+
+
+def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
+    """A row as a trajectory without steps and verdicts. Until it ends, its outcome is empty and its seconds are 0."""
+    identity, task, sample, iteration, outcome, error, seconds, _ = row
+    return Trajectory(
+        id=identity,
+        task=database.unpack(Task, task),
+        sample=sample,
+        iteration=iteration,
+        outcome=load_outcome(database, outcome),
+        error=load_error(database, error),
+        seconds=0.0 if seconds is None else seconds,
+    )
+
+
+def with_actions(database: Database, one: Trajectory) -> Trajectory:
+    """Add its steps, and their verdicts."""
+    return replace(one, steps=load_steps(database, one.id), verdicts=load_verdicts(database, one.id))
+
+
+def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
+    rows = database.rows("SELECT body FROM steps WHERE trajectory = ? ORDER BY position", trajectory)
+    return tuple(database.unpack(Step, body) for (body,) in rows)
+
+
+def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
+    """Load the verdicts on a trajectory's steps, ordered by step, and on one step by arrival."""
+    rows = database.rows(
+        "SELECT verdicts.body FROM verdicts JOIN steps ON steps.id = verdicts.step "
+        "WHERE steps.trajectory = ? ORDER BY steps.position, verdicts.number",
+        trajectory,
+    )
+    return tuple(database.unpack(Verdict, body) for (body,) in rows)
+
+
+def load_labels(database: Database, trajectory: str | None) -> list[Label]:
+    where, values = where_equal(trajectory=trajectory)
+    query = f"SELECT body FROM labels {where} ORDER BY rowid"
+    rows = database.rows(query, *values) if database.schema >= LABELS_SCHEMA else []
+    return [database.unpack(Label, body) for (body,) in rows]
+
+
+def load_outcome(database: Database, text: str | None) -> dict[str, float]:
+    return {} if text is None else database.unpack(dict[str, float], text)
+
+
+def load_error(database: Database, text: str | None) -> Failure | None:
+    return None if text is None else database.unpack(Failure, text)
+
+
+def counterfactual_id(trajectory: str, position: int, number: int) -> str:
+    """Id of the `number`-th rollout in which the action at `position` of a trajectory is replaced."""
+    return f"{COUNTERFACTUAL}/{trajectory}/{position:03d}/{number:02d}"
+
+
+def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfactual, ...]:
+    """Load the finished counterfactuals of one trajectory, by position and number."""
+    before = f"{COUNTERFACTUAL}/{trajectory}/"
+    rows = database.rows(
+        "SELECT id, outcome, error FROM trajectories WHERE id > ? AND id < ? AND split = ? AND finished ORDER BY id",
+        before,
+        before[:-1] + chr(ord("/") + 1),
+        COUNTERFACTUAL,
+    )
+    # The id of another trajectory may begin like this one.
+    placed = [(_PLACE.fullmatch(name.removeprefix(before)), outcome, error) for name, outcome, error in rows]
+    return tuple(
+        Counterfactual(
+            position=int(place[1]),
+            number=int(place[2]),
+            outcome=load_outcome(database, outcome),
+            error=load_error(database, error),
+        )
+        for place, outcome, error in placed
+        if place is not None
+    )
+
+
+def where_equal(**columns: Any) -> tuple[str, list[Any]]:
+    """A WHERE clause for equality of the columns that are not None, and its values."""
+    conditions = {name: value for name, value in columns.items() if value is not None}
+    clause = " AND ".join(f"{name} = ?" for name in conditions)
+    return (f"WHERE {clause}" if clause else ""), list(conditions.values())

@@ -1,0 +1,221 @@
+"""Writer of `run.db`. A kill (`kill -9`) loses nothing that a method returned from; a power cut may lose what was
+written after the last `flush`, which every checkpoint calls."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa.store.iteration_report import IterationReport
+from mappa.store.iterations import load_iterations, upgrade_database
+from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
+from mappa.store.schema import Database, fold_journal
+from mappa.store.search_index import SearchIndex
+from mappa_core.errors import ReplayError
+from mappa_core.files import fsync_path, storage_errors
+from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
+
+PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
+PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
+_PAID_USAGE = """
+SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
+WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
+UNION ALL
+SELECT json_extract(body, '$.completion.usage.calls'), json_extract(body, '$.completion.usage.usd') FROM steps
+WHERE json_extract(body, '$.completion.usage') IS NOT NULL
+UNION ALL
+SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM events
+WHERE json_extract(body, '$.usage') IS NOT NULL
+"""
+"""Calls and US dollars of every verdict, action and proposal from a provider; NULL if the price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedTrajectory:
+    """A trajectory that an earlier process began, as far as it is recorded."""
+
+    trajectory: Trajectory
+    finished: bool
+
+
+class Store:
+    """The only writer of a run's database; all methods but `flush` must be called from one thread.
+
+    A run that resumes from a checkpoint repeats what was recorded after it: writing the same step or verdict again is a
+    no-op, a different one under the same id raises ReplayError. Storage faults raise RunError.
+
+    With `scratch`, a local folder, the live database lies there and `path`, which may be on a network file system, is
+    a copy that `flush` renews. `generation` counts the writers of `path`: after a kill the live database is reused,
+    unless another machine has written `path` since.
+    """
+
+    def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
+        self.path = path
+        self._database = _open_live(path, scratch)
+        upgrade_database(self._database)
+        self._index = SearchIndex(self._database.connection)
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Create an empty database. Raises RunError if it exists or the storage fails."""
+        with closing(Database.create(path)) as database:
+            fold_journal(database.connection)
+
+    @property
+    def run(self) -> str:
+        """Id of the run, 32 hex digits; independent of the name and place of its folder."""
+        identity: str = self._database.meta("run")
+        return identity
+
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        """Record the start of a trajectory. If already recorded, task, sample and iteration must be the same."""
+        with self._database.transaction() as connection:
+            text = self._database.pack(task)
+            row = (trajectory_id, split, iteration, sample, task.id, task.stratum, text)
+            added = connection.execute(
+                "INSERT INTO trajectories (id, split, iteration, sample, task_id, stratum, task) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                row,
+            )
+            if not added.rowcount:
+                query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
+                self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
+            self._index.add_trajectory(trajectory_id, task.stratum)
+
+    def record_step(self, trajectory_id: str, step: Step) -> None:
+        """Record a finished action. Its trajectory must have begun."""
+        tokens = step.completion.tokens
+        with self._database.transaction() as connection:
+            body = self._database.pack(step)
+            place = (step.id, trajectory_id, step.position, step.agent, step.turn, step.policy)
+            sampled = (None if tokens is None else len(tokens), step.completion.finish, body)
+            query = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+            added = connection.execute(query, place + sampled)
+            if not added.rowcount:
+                query = "SELECT trajectory, body FROM steps WHERE id = ?"
+                self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
+            self._index.add_step(trajectory_id, step)
+
+    def record_verdict(self, verdict: Verdict) -> None:
+        """Record a verdict on a recorded step."""
+        judgement = (verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
+        with self._database.transaction() as connection:
+            added = connection.execute(
+                "INSERT INTO verdicts (number, step, id, coach, phase, status, score, blame, body) "
+                "VALUES ((SELECT count(*) FROM verdicts WHERE step = ?1), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) "
+                "ON CONFLICT DO NOTHING",
+                (verdict.step, verdict.id, *judgement, self._database.pack(verdict)),
+            )
+            if not added.rowcount:
+                query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
+                self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
+            self._index.add_verdict(verdict)
+
+    def record_label(self, label: Label) -> None:
+        """Record a label of a recorded trajectory; a labeller says one thing of each kind about a step."""
+        key = (label.trajectory, label.step or "", label.kind, label.labeller)
+        with self._database.transaction() as connection:
+            body = self._database.pack(label)
+            if not connection.execute("INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?, ?)", (*key, body)).rowcount:
+                query = "SELECT body FROM labels WHERE (trajectory, step, kind, labeller) = (?, ?, ?, ?)"
+                self._refuse_other(f"label of {label.step or label.trajectory}", query, key, (body,))
+
+    def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
+        if self._database.rows(query, *key) != [row]:
+            raise ReplayError(f"{self.path}: the {what} is recorded already, and it is another one")
+
+    def end_trajectory(self, trajectory: Trajectory) -> None:
+        """Record outcome, error and seconds of a trajectory that ended; its steps and verdicts are already recorded."""
+        with self._database.transaction() as connection:
+            error = None if trajectory.error is None else self._database.pack(trajectory.error)
+            outcome = self._database.pack(trajectory.outcome)
+            query = "SELECT finished, outcome, error FROM trajectories WHERE id = ?"
+            before = connection.execute(query, (trajectory.id,)).fetchone()
+            if before is None:
+                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+            connection.execute(
+                "UPDATE trajectories SET finished = 1, outcome = ?, error = ?, seconds = ? WHERE id = ?",
+                (outcome, error, trajectory.seconds, trajectory.id),
+            )
+            if before != (1, outcome, error):
+                self._index.finish_trajectory(trajectory)
+
+    def record_iteration(self, report: IterationReport) -> None:
+        """Record the figures of an iteration; replaces those of an earlier attempt."""
+        with self._database.transaction() as connection:
+            row = (report.iteration, self._database.pack(report))
+            connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
+
+    def iterations(self) -> list[IterationReport]:
+        return load_iterations(self._database)
+
+    def record_event(self, kind: str, **body: Any) -> None:
+        """Record an event; `body` holds JSON values and records."""
+        with self._database.transaction() as connection:
+            row = (time.time(), kind, self._database.pack(body))
+            connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
+
+    def events(self, kind: str) -> list[Event]:
+        return load_events(self._database, kind)
+
+    def load_recorded(self, split: str, iteration: int) -> dict[str, RecordedTrajectory]:
+        """Trajectories of an iteration that this or an earlier process began, by id."""
+        where, values = where_equal(split=split, iteration=iteration)
+        recorded = {}
+        for row in self._database.rows(f"{SELECT_TRAJECTORY} {where} ORDER BY rowid", *values):
+            one = with_actions(self._database, read_trajectory(self._database, row))
+            recorded[one.id] = RecordedTrajectory(trajectory=one, finished=bool(row[-1]))
+        return recorded
+
+    def paid_usages(self) -> list[Usage]:
+        """Usage of every recorded verdict, action and proposal from a provider: calls and US dollars."""
+        return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID_USAGE)]
+
+    def flush(self) -> None:
+        """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`. Any thread may call it."""
+        if self._database.path != self.path:
+            with closing(Database.open(self._database.path, write=True)) as live:
+                _increment_generation(live)
+                live.copy(self.path)
+        else:
+            with storage_errors(self.path):
+                fsync_path(self.path.with_name(f"{self.path.name}-wal"))
+
+    def close(self) -> None:
+        """Flush and close the database: a single file is left, which can be copied and read anywhere."""
+        self.flush()
+        fold_journal(self._database.connection)
+        self._database.close()
+        if self._database.path != self.path:
+            self._database.path.unlink()
+
+
+def _open_live(path: Path, scratch: Path | None) -> Database:
+    if scratch is None:
+        database = Database.open(path, write=True)
+        _increment_generation(database)
+        return database
+    with closing(Database.open(path, write=False)) as copy:
+        with storage_errors(scratch):
+            scratch.mkdir(parents=True, exist_ok=True)
+        live = scratch / f"{copy.meta('run')}.db"
+        if not _is_current(live, copy.meta("generation")):
+            for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
+                leftover.unlink(missing_ok=True)
+            copy.copy(live)
+    return Database.open(live, write=True)
+
+
+def _is_current(live: Path, generation: int) -> bool:
+    if not live.exists():
+        return False
+    with closing(Database.open(live, write=False)) as database:
+        return bool(database.meta("generation") >= generation)
+
+
+def _increment_generation(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")

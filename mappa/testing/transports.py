@@ -1,0 +1,186 @@
+"""A contract for transports, whatever the provider's wire format. Needs aiohttp and pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from mappa.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa_core.errors import CallError, CallFault, ConfigError
+from mappa_core.protocols import Reply, Request, Transport
+from mappa_core.records import Message
+
+PLANTED_KEY = "planted-7f3a91-key"
+SHORT_S = 0.3
+NOWHERE = "http://127.0.0.1:9"
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+ERROR_BODY = {"error": {"message": f"Not with {PLANTED_KEY}.", "type": "api_error"}}
+
+WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
+    "never answers": (WireAnswer(trouble="hang"), "timeout"),
+    "drops the connection": (WireAnswer(trouble="drop"), "connection"),
+    "stops in the middle": (WireAnswer(body=b'{"so": "far"}', trouble="cut"), "connection"),
+    "speaks no HTTP": (WireAnswer(trouble="noise"), "garbled"),
+    "answers with a page": (HTML, "garbled"),
+    "answers with bytes": (GARBAGE, "garbled"),
+    "answers with nothing": (WireAnswer(), "garbled"),
+    "answers with null": (json_answer(None), "garbled"),
+    "answers with a list": (json_answer([1]), "garbled"),
+    "answers with an empty object": (json_answer({}), "garbled"),
+    "answers with another shape": (json_answer({"choices": 7, "content": 7, "candidates": 7, "output": 7}), "garbled"),
+    "sends elsewhere": (WireAnswer(status=307, headers={"location": f"{NOWHERE}/"}), "request"),
+    "does not know the key": (json_answer(ERROR_BODY, 401), "key"),
+    "forbids": (json_answer(ERROR_BODY, 403), "key"),
+    "does not know the model": (json_answer(ERROR_BODY, 404), "model"),
+    "has had enough": (json_answer(ERROR_BODY, 429, retry_after="7"), "rate_limit"),
+    "has had enough, with a broken body": (WireAnswer(status=429, body=b'{"error"'), "rate_limit"),
+    "is down": (WireAnswer(status=502, headers={"content-type": "text/html"}, body=b"<html>"), "server"),
+    "is overloaded": (json_answer(ERROR_BODY, 503), "overloaded"),
+}
+
+
+class TransportContract:
+    """Subclass it; set `variable` (the key's environment variable), `answer` (a valid one of this provider) and, if its
+    SDK reads the environment, `nonsense` (variables to ignore); implement `transport`."""
+
+    variable: str
+    answer: WireAnswer
+    nonsense: Mapping[str, str] = {}
+    request = Request(
+        messages=(Message(role="system", content="Judge."), Message(role="user", content="An action.")), timeout_s=30.0
+    )
+
+    def transport(self, url: str) -> Transport:
+        """Create a transport whose server is at `url`."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _planted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(self.variable, PLANTED_KEY)
+
+    async def _answered(self, answer: WireAnswer) -> tuple[Reply | CallError, Sequence[WireRequest]]:
+        """Make one call that a server answers so; return what came of it, and the requests that the server got."""
+        async with WireServer([answer]) as server:
+            return await _ask(self.transport(server.url), self.request), server.requests
+
+    async def test_one_call_is_one_request_that_carries_the_key_in_a_header(self) -> None:
+        """`complete` makes one request, with the key in a header. Disable an SDK's retries: the caller retries."""
+        reply, requests = await self._answered(self.answer)
+        assert isinstance(reply, Reply)
+        (received,) = requests
+        assert any(PLANTED_KEY in value for value in received.headers.values())
+        assert PLANTED_KEY not in received.path, "a key in an address is written into every log on its way"
+
+    @pytest.mark.parametrize("what", WIRE_TROUBLES)
+    async def test_every_server_fault_is_a_call_error(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
+        """Every failure is a `CallError` of the right kind (`WIRE_TROUBLES`), after one request, without the key. Map
+        statuses by `fault_from_status`; neither raise an error of your client nor keep it as `__context__`. Clients
+        retry idempotent methods (GET, PUT) by themselves: use POST."""
+        caplog.set_level(logging.DEBUG)
+        answer, kind = WIRE_TROUBLES[what]
+        request = replace(self.request, timeout_s=SHORT_S) if answer.trouble == "hang" else self.request
+        async with WireServer([answer]) as server:
+            transport = self.transport(server.url)
+            fault = await _ask(transport, request)
+        assert isinstance(fault, CallError), f"a server that {what} gave a reply"
+        assert fault.kind == kind
+        assert fault.retry_after_s == (7.0 if "retry-after" in answer.headers else None)
+        assert len(server.requests) == 1, "retries are up to the caller"
+        assert PLANTED_KEY not in _shown(fault) + repr(transport) + caplog.text
+
+    async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
+        """A refused connection is a `CallError` of kind `connection`."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            _, port = taken.getsockname()
+        fault = await _ask(self.transport(f"http://127.0.0.1:{port}"), self.request)
+        assert isinstance(fault, CallError)
+        assert fault.kind == "connection"
+        assert PLANTED_KEY not in _shown(fault)
+
+    @pytest.mark.parametrize("status", [200, 400, 502])
+    async def test_a_long_error_is_shortened(self, status: int) -> None:
+        """The message for an error page has fewer than a thousand characters. Use `one_line`, or `Secret.hide`."""
+        body = {"error": {"message": "No. " * 9999, "type": "api_error"}}
+        fault, _ = await self._answered(json_answer(body, status))
+        assert isinstance(fault, CallError)
+        assert len(str(fault)) < 1000
+
+    async def test_a_reply_that_holds_the_key_does_not_show_it(self) -> None:
+        """A reply that quotes the key does not show it. Pass responses through `Secret.scrub`."""
+        echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{PLANTED_KEY}", '.encode(), 1))
+        reply, _ = await self._answered(echo)
+        assert isinstance(reply, Reply)
+        assert PLANTED_KEY not in repr(reply)
+
+    async def test_the_environment_does_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Read only the variables that the options name; disable proxies and settings of the SDK."""
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        async with WireServer([self.answer, self.answer]) as server:
+            await _ask(self.transport(server.url), self.request)
+            for name, value in {**dict.fromkeys(PROXIES, NOWHERE), **self.nonsense}.items():
+                monkeypatch.setenv(name, value)
+            reply = await _ask(self.transport(server.url), self.request)
+        assert isinstance(reply, Reply)
+        assert server.requests[1] == server.requests[0]
+
+    @pytest.mark.parametrize("value", [None, "", " \n"])
+    def test_a_missing_key_is_named_by_its_variable(self, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without a key, building the transport raises a ConfigError that names the variable. Use `Secret.from_env`."""
+        if value is None:
+            monkeypatch.delenv(self.variable)
+        else:
+            monkeypatch.setenv(self.variable, value)
+        with pytest.raises(ConfigError, match=self.variable):
+            self.transport(NOWHERE)
+
+    async def test_many_calls_go_at_once(self) -> None:
+        """Calls do not wait for each other. Share one client; the caller limits concurrency."""
+        async with WireServer(lambda request: self.answer) as server:
+            transport = self.transport(server.url)
+            replies = await asyncio.gather(*(transport.complete(self.request) for _ in range(32)))
+            await transport.close()
+        assert len(replies) == len(server.requests) == 32
+
+    def test_event_loops_follow_each_other(self) -> None:
+        """After `close` a transport works in another event loop. Keep the client in a `LoopBound`."""
+        assert [type(asyncio.run(self._answered(self.answer))[0]) for _ in range(2)] == [Reply, Reply]
+
+    async def test_nothing_is_open_after_close(self) -> None:
+        """`close` releases every connection, and may be called twice."""
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", ResourceWarning)
+            async with WireServer([self.answer]) as server:
+                transport = self.transport(server.url)
+                await transport.complete(self.request)
+                await transport.close()
+                await transport.close()
+                del transport
+                gc.collect()
+        assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
+
+
+async def _ask(transport: Transport, request: Request) -> Reply | CallError:
+    try:
+        return await transport.complete(request)
+    except CallError as fault:
+        return fault
+    finally:
+        await transport.close()
+
+
+def _shown(error: BaseException | None) -> str:
+    """All that a log, a traceback or a debugger would show of an error and its causes."""
+    texts = traceback.format_exception(error)
+    while error is not None:
+        texts += [repr(error), str(error), repr(vars(error))]
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)

@@ -1,0 +1,41 @@
+"""States of coaches between iterations: what they learn from, and what a checkpoint restores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mappa.rollout.team import Team
+from mappa_core.errors import PluginError
+from mappa_core.protocols import Coach, DriftReport
+from mappa_core.records import Trajectory, Verdict
+
+_CORRECTED_0_1_0 = {"active", "offsets", "coach"}
+"""Keys of a coach's state in checkpoints of mappa-core 0.1.0, which corrected the bias of every coach itself."""
+
+
+def learn_from_verdicts(coaches: Sequence[Coach], team: Team, trajectories: Sequence[Trajectory]) -> DriftReport:
+    """Let every coach learn from the trajectories of one iteration, each with its own verdicts alone."""
+    reports = [coach.learn([_own(coach, team, one) for one in trajectories]) for coach in coaches]
+    for coach, report in zip(coaches, reports, strict=True):
+        if not isinstance(report, DriftReport | None):
+            name, returned = type(coach).__name__, type(report).__name__
+            raise PluginError(f"{name}.learn returned {returned}, not a DriftReport or None")
+    return DriftReport.merge(reports)
+
+
+def _own(coach: Coach, team: Team, trajectory: Trajectory) -> Trajectory:
+    agent_of = {step.id: step.agent for step in trajectory.steps}
+
+    def is_own(verdict: Verdict) -> bool:
+        judge = team.hindsight if verdict.phase == "after" else team.coach_of.get(agent_of[verdict.step])
+        return judge is not None and judge.coach is coach
+
+    return replace(trajectory, verdicts=tuple(verdict for verdict in trajectory.verdicts if is_own(verdict)))
+
+
+def load_coach_states(coaches: Sequence[Coach], stored: Mapping[str, Any]) -> None:
+    """Restore the states of `coaches` from the manifest of a checkpoint."""
+    for coach, state in zip(coaches, stored["coaches"], strict=True):
+        coach.load_state_dict(state["coach"] if state.keys() == _CORRECTED_0_1_0 else state)

@@ -1,0 +1,94 @@
+"""Computes the figures of an iteration's trajectories and experience."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+import numpy as np
+
+from mappa.store.iteration_report import CoachFigures, OutcomeFigures, Staleness, VerdictCount
+from mappa_core.experience import Experience
+from mappa_core.records import Trajectory, Verdict
+
+T = TypeVar("T")
+
+
+def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
+    """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
+    finished = [one.outcome for one in trajectories if one.error is None]
+    return OutcomeFigures(
+        accuracy=_mean([outcome[metric] for outcome in finished]),
+        figures={name: _mean([outcome[name] for outcome in finished if name in outcome]) for name in figures},
+    )
+
+
+def measure_strata(
+    trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
+) -> dict[str, OutcomeFigures]:
+    """Outcome figures within each stratum of tasks."""
+    parts = _group(trajectories, lambda one: one.task.stratum)
+    return {stratum: measure_outcomes(part, metric, figures) for stratum, part in parts.items()}
+
+
+def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
+    """Count the retries of calls after a tool's machinery failed."""
+    steps = (step for trajectory in trajectories for step in trajectory.steps)
+    return sum(result.attempts - 1 for step in steps for result in step.results)
+
+
+def count_verdicts(trajectories: Sequence[Trajectory]) -> CoachFigures:
+    """Count the verdicts of all phases by status, and the reasons why scores are missing."""
+    verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
+    agent_of = {step.id: step.agent for trajectory in trajectories for step in trajectory.steps}
+    missing = [verdict for verdict in verdicts if verdict.score is None]
+    return CoachFigures(
+        total=_count(verdicts),
+        by_agent={name: _count(part) for name, part in _group(verdicts, lambda one: agent_of[one.step]).items()},
+        by_coach={name: _count(part) for name, part in _group(verdicts, lambda one: one.coach).items()},
+        reasons=Counter(f"{verdict.status}: {verdict.error or verdict.reasoning}" for verdict in missing),
+    )
+
+
+def measure_staleness(experience: Experience, iteration: int, *, max_staleness: int) -> Staleness | None:
+    """Mean and maximum staleness over tokens, in updates behind the learners' version `iteration`; None without tokens.
+
+    Raises RuntimeError if a version is older than `max_staleness` updates or of the future: a bug of loop or engine.
+    """
+    if not len(experience.tokens):
+        return None
+    age = iteration - experience.version.astype(np.int64)
+    wrong = np.flatnonzero((age < 0) | (age > max_staleness))
+    if len(wrong):
+        step = experience.steps[experience.row_of_token[wrong[0]]]
+        raise RuntimeError(
+            f"step {step} was sampled by version {experience.version[wrong[0]]} of its weights, and learners of "
+            f"version {iteration} may learn from those of {max(0, iteration - max_staleness)} to {iteration}"
+        )
+    return Staleness(mean=float(age.mean()), max=float(age.max()))
+
+
+def _group(members: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    parts: dict[str, list[T]] = {}
+    for one in members:
+        parts.setdefault(key(one), []).append(one)
+    return dict(sorted(parts.items()))
+
+
+def _count(verdicts: Sequence[Verdict]) -> VerdictCount:
+    status = Counter(verdict.status for verdict in verdicts)
+    usages = [verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed]
+    return VerdictCount(
+        scored=status["scored"],
+        abstained=status["abstained"],
+        failed=status["failed"],
+        replayed=sum(verdict.replayed for verdict in verdicts),
+        usage=reduce(add, usages) if usages else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

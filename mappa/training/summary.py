@@ -1,0 +1,92 @@
+"""Builds the summary of a run from its records and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mappa.evaluation.heldout import Evaluation, event_part
+from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import VerdictCount
+from mappa.store.summary import (
+    CoachSummary,
+    EvalSummary,
+    FigureSummary,
+    SelectionSummary,
+    StratumSummary,
+    Summary,
+    ToolSummary,
+)
+from mappa.store.writer import Store
+from mappa_core.records import Interval
+
+
+def build_summary(
+    summary: Summary, store: Store, evaluations: Sequence[Evaluation], selection: SelectionSummary | None = None
+) -> Summary:
+    """Complete `summary` from the records, the first and last of `evaluations`, and the `selection` of a checkpoint."""
+    iterations = store.iterations()
+    return replace(
+        summary,
+        iterations=iterations[-1].iteration if iterations else 0,
+        eval=_eval_summary(evaluations, selection),
+        agents=iterations[-1].agents if iterations else {},
+        coach=_coach_summary([report.coach.total for report in iterations]),
+        tools=ToolSummary(
+            lost=sum(report.lost for report in iterations),
+            attempts_again=sum(report.retried_calls for report in iterations),
+        ),
+    )
+
+
+def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary | None) -> EvalSummary | None:
+    if not evaluations:
+        return None
+    before = evaluations[0]
+    after = evaluations[-1] if len(evaluations) > 1 else None
+    return EvalSummary(
+        **_results(before, after),
+        metric=before.metric,
+        known=tuple(one.known for one in (before, after) if one is not None),
+        clusters=before.cluster_count,
+        strata={
+            name: StratumSummary(**_results(then, after.for_stratum(name) if after else None))
+            for name, then in before.by_stratum().items()
+        },
+        selection=selection,
+    )
+
+
+def _results(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
+    """The fields of a `StratumSummary`."""
+    figures = {
+        name: FigureSummary(**_intervals(before.with_metric(name), after.with_metric(name) if after else None))
+        for name in before.figures
+    }
+    return {**_intervals(before, after), "n": len(before.problems), "figures": figures}
+
+
+def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Interval | None]:
+    """The fields of a `FigureSummary`."""
+    now, gain = (after.interval, after.gain_over(before)) if after else (None, None)
+    return {"before": before.interval, "after": now, "gain": gain}
+
+
+def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | None:
+    """Summarize the choice of the best checkpoint by all evaluations on `tasks` other tasks; None if there is none."""
+    best = folder.checkpoints.best() if tasks else None
+    if best is None:
+        return None
+    recorded = (event.body for event in folder.store.events("evaluation"))
+    count = len({body["iteration"] for body in recorded if event_part(body) == "selection"})
+    return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
+
+
+def _coach_summary(counts: Sequence[VerdictCount]) -> CoachSummary:
+    costs = [count.usd for count in counts if count.usd is not None]
+    return CoachSummary(
+        verdicts=sum(count.verdicts for count in counts),
+        failed=sum(count.failed for count in counts),
+        usd=sum(costs) if len(costs) == len(counts) else None,
+    )

@@ -1,5 +1,0 @@
-"""The command line `mappa`: one module per command, imported on first use."""
-
-from mappa_core.cli.main import main
-
-__all__ = ["main"]

@@ -1,7 +1,0 @@
-"""Sessions: builds, opens and closes all objects of a run from a resolved config and a registry."""
-
-from mappa_core.session.builder import Session, open_session
-from mappa_core.session.eval_split import EvalPart
-from mappa_core.session.runtime import attach_coaches, record_prompts, record_session_events
-
-__all__ = ["EvalPart", "Session", "attach_coaches", "open_session", "record_prompts", "record_session_events"]

@@ -1,6 +1,0 @@
-"""Imports logs of other frameworks as runs, with the labels that people gave them."""
-
-from mappa_analysis.importing.import_run import ImportResult, import_logs
-from mappa_analysis.importing.log_mapping import Format, LogMapping
-
-__all__ = ["Format", "ImportResult", "LogMapping", "import_logs"]

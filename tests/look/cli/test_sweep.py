@@ -1,0 +1,210 @@
+"""`mappa sweep`: seeds times settings as runs of their own, and what is wrong input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+
+import pytest
+
+from mappa.cli.main import main
+from mappa.commands import compose, load_registry
+from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
+from mappa.store.summary import read_summary
+from mappa_core.errors import ConfigError, RunError
+
+
+@pytest.fixture
+def doubles(site, monkeypatch):
+    """The team that doubles numbers, also for processes of their own."""
+    site.install("acme_doubles")
+    monkeypatch.setenv("PYTHONPATH", site.python_path)
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """Runs of a sweep are trained in this process, each in a thread."""
+
+    async def launch(arguments, log):
+        log.touch()
+        return await asyncio.to_thread(main, arguments)
+
+    monkeypatch.setattr("mappa.look.sweep.launch_locally", launch)
+
+
+SHORT = ("--plugin", "doubles", "train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=4")
+
+
+def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    vary = ("--vary", "coach.options.right=[10.0, 9.0]", "--seeds", "0", "--jobs", "2")
+    code = main(["sweep", "--folder", str(folder), *vary, *SHORT, "coach.options.wrong=1.0"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert "arm2-s0 (coach.options.right=9.0, seed 0) done" in captured.err and "[2 of 2 done]" in captured.err
+    assert "coach.options.right=9.0, coach.options.right=10.0: the runs do not differ significantly;" in captured.out
+    assert "No setting is named the best" in captured.out
+    assert "figures hold for other problems, not for other seeds" in captured.out
+    assert (folder / "sweep.html").read_text().count("<svg") == 1
+    assert read_summary(folder / "arm2-s0").seed == 0
+    assert "right: 9.0" in (folder / "arm2-s0" / "config.yaml").read_text()
+
+    # What is done is not run again; a run that fails is shown, and the others go on.
+    written = (folder / "arm1-s0" / "run.db").stat().st_mtime_ns
+    summary = folder / "arm2-s0" / "summary.json"
+    summary.write_text(summary.read_text().replace('"done"', '"stopped"'))
+    (folder / "arm2-s0" / "config.yaml").write_text("recipe: doubles/tiny\n")
+    code = main(["sweep", "--resume", str(folder), "--json"])
+    captured = capsys.readouterr()
+    assert code == 2 and captured.err == ""
+    document = json.loads(captured.out)
+    assert [run["status"] for run in document["runs"]] == ["done", "failed"]
+    assert document["runs"][1]["error"].startswith("Error: coach.use, tasks.use, workflow.use: no value")
+    assert [arm["name"] for arm in document["compared"]["arms"]] == ["coach.options.right=10.0"]
+    assert (folder / "arm1-s0" / "run.db").stat().st_mtime_ns == written
+    assert load_sweep(folder).runs_with_status("failed")[0].folder == "arm2-s0"
+
+
+def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, inside, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    words = ("train.samples=[1, 2]", "--seeds", "3", "checkpoint.best=true")
+    assert main(["sweep", "--folder", str(folder), "--vary", *words, "--quiet", "--json", *SHORT]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["chosen"] == {"setting": "train.samples=1", "selection_mean": 1.0}
+    own = read_summary(folder / "arm1-s3").eval
+    assert own.n + own.selection.n == 4 and document["compared"]["problems"] == own.n
+    assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
+
+
+def test_runs_that_cannot_be_compared_or_read_are_shown_on_the_page_with_the_reason(doubles, inside, tmp_path, capsys):
+    folder, vary = tmp_path / "sweep", ("--vary", "coach.options.right=[10.0, 9.0]", "--seeds", "0")
+    assert main(["sweep", "--folder", str(folder), *vary, *SHORT, "--quiet"]) == 0
+    task = ('"reference":"42"', '"reference":"43"')
+    with sqlite3.connect(folder / "arm2-s0" / "run.db") as db:
+        db.execute("UPDATE trajectories SET task = replace(task, ?, ?)", task)
+    capsys.readouterr()
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
+    reason = "1 tasks of the same id have another content, for example n21"
+    assert (
+        f"not compared: {folder}/arm1-s0 and {folder}/arm2-s0 cannot be compared: {reason}" in capsys.readouterr().out
+    )
+    assert reason in (folder / "sweep.html").read_text()
+    assert main(["sweep", "--resume", str(folder), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["compared"] is None and reason in document["not_compared"]
+
+    database = folder / "arm2-s0" / "run.db"
+    database.write_bytes(database.read_bytes()[:100] + b"x" * 8000)
+    (damaged,) = load_sweep(folder).runs_with_status("failed")
+    assert damaged.folder == "arm2-s0" and "run.db" in damaged.error
+    assert main(["sweep", "--resume", str(folder), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert [run["status"] for run in document["runs"]] == ["done", "failed"]
+    assert [arm["name"] for arm in document["compared"]["arms"]] == ["coach.options.right=10.0"]
+
+
+# --- arms -------------------------------------------------------------------------------------------------------------
+
+
+def test_values_may_hold_commas_and_lists():
+    arms = expand_grid(["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
+    assert [arm.name for arm in arms] == ["arm1", "arm2", "arm3", "arm4"]
+    assert [arm.words for arm in arms[:2]] == [
+        ("train.betas=[0.9, 0.95]", "a.b=x, y"),
+        ("train.betas=[0.9, 0.95]", "a.b=z"),
+    ]
+    assert expand_grid([])[0].words == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.prompts"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=4,8"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=[4]"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=[4, 8]", "train.prompts=[2, 3]"], "comes twice"),
+        (["train.prompts=[4, 4]"], "one setting twice"),
+        (["train.prompts=[4"], "not valid YAML"),
+        (["seed=[0, 1]"], "seeds are named by --seeds"),
+        (["run.name=[a, b]"], "every run of a sweep has its own"),
+    ],
+)
+def test_what_is_no_list_of_values_is_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        expand_grid(words)
+
+
+def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    for words, message in (
+        (("--vary", "train.promts=[1, 2]"), "train.promts: not a setting"),
+        (("--vary", "train.prompts=[0, 2]"), "train.prompts: must be at least 1"),
+        (
+            ("--vary", "train.learning_rate=[1, 1.0]"),
+            "train.learning_rate=1 and train.learning_rate=1.0 are one setting twice",
+        ),
+        (("--vary", "eval.samples=[1, 2]"), "for they differ in eval.samples (1 and 2)"),
+        (("--vary", "eval.temperature=[1.0, 0.5]"), "for they differ in eval.temperature (1.0 and 0.5)"),
+        (("--vary", "eval.problems=[4, 2]"), "for they evaluate other tasks (eval.problems)"),
+        (("--vary", "eval.split=[eval, train]"), "for they evaluate other tasks (eval.split)"),
+        (("--vary", "checkpoint.best=[true, false]"), "for they choose their checkpoint on other tasks"),
+        (("--vary", "eval.selection=[0.5, 0.25]", "checkpoint.best=true"), "choose their checkpoint on other tasks"),
+        (("--seeds", "0,one"), "--seeds 0,one: write whole numbers"),
+        (("--seeds", "0,0"), "a seed stands there twice"),
+        (("--name", "x"), "--folder DIR"),
+    ):
+        assert main(["sweep", "--folder", str(folder), *SHORT, *words]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+        assert not folder.exists()
+    assert main(["sweep", "--resume", str(folder)]) == 2
+    assert "is not the folder of a sweep" in " ".join(capsys.readouterr().err.split())
+    assert main(["sweep", "--resume", str(folder), "--seeds", "0"]) == 2
+    assert "leave everything out but --jobs" in " ".join(capsys.readouterr().err.split())
+    folder.mkdir()
+    assert main(["sweep", "--folder", str(folder), *SHORT]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_arms_whose_evaluations_come_to_the_same_are_compared(doubles, tmp_path):
+    for number, words in enumerate(
+        (
+            ("eval.problems=[4, 9]",),  # there are four
+            ("checkpoint.best=[true, false]", "eval.selection=null"),
+            ("eval.selection=[0.5, 0.25]",),
+            ("eval.every=[0, 1]",),
+        )
+    ):
+        vary, *settings = words
+        registry = load_registry()
+        composed = compose(registry, "doubles", overrides=settings)
+        folder = tmp_path / str(number)
+        assert len(create_sweep(folder, composed, registry, arms=expand_grid([vary]), seeds=[0]).runs) == 2
+
+
+def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mappa_engine.cluster.requirements.installed_version", lambda library: None)
+    assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
+    assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
+    from mappa.look.sweep import Sweep, SweepArm, launch_locally
+
+    run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")
+    arms = (SweepArm(name="arm1", words=("a=[1, 2]",)),)
+    sweep = Sweep(plugin="p", recipe="r", blocked=("torch",), arms=arms, runs=(run,))
+    running = SweepRunner(tmp_path, sweep, jobs=1, on_change=lambda now, run: None, launch=launch_locally)
+    words = running.arguments(run)
+    place = [f"run.root={tmp_path}", "run.name=arm1-s4", "seed=4"]
+    config = ["--config", str(tmp_path / "config.yaml")]
+    assert words == ["--block", "torch", "train", "--quiet", *config, "a=[1, 2]", *place]
+    (tmp_path / "arm1-s4").mkdir()
+    assert running.arguments(run)[2:] == ["train", "--quiet", "--resume", str(tmp_path / "arm1-s4")]
+
+
+def test_a_sweep_of_a_newer_version_is_refused(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"schema": 99}')
+    with pytest.raises(RunError, match="99"):
+        load_sweep(tmp_path)

@@ -1,0 +1,39 @@
+"""A short run of the team that doubles numbers, to be judged again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mappa.training.run import Run
+from mappa_core.plugins import Registry, load_plugins
+
+
+@pytest.fixture(scope="module")
+def registry(module_site) -> Registry:
+    module_site.install("acme_doubles")
+    return load_plugins(only=("look", "doubles", "engine", "sandbox"))
+
+
+@pytest.fixture(scope="module")
+def trained(registry, tmp_path_factory) -> Path:
+    """Three iterations of eight rollouts, one of which in all ends early."""
+    return train(registry, tmp_path_factory.mktemp("runs"))
+
+
+def train(registry: Registry, root: Path, *settings: str) -> Path:
+    return Run.from_recipe("doubles/tiny", f"run.root={root}", *settings, registry=registry).train().folder
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    """A copy of the run that a test may write to."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def make_run(registry, tmp_path):
+    """Train with other settings."""
+    return lambda *settings: train(registry, tmp_path / "runs", *settings)

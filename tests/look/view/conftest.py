@@ -1,0 +1,38 @@
+"""A run in hostile words, for tests of what shows runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    """A module that is no part of a package."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+_load("browser", Path(__file__).parent / "browser.py")
+stores = _load("stores", Path(__file__).parents[3] / "bench" / "stores.py")
+
+
+@pytest.fixture(scope="session")
+def _hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stores.fill(tmp_path_factory.mktemp("hostile"), "hostile", 800)
+
+
+@pytest.fixture(scope="module")
+def root(_hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run `hostile` of 800 steps, written once for all tests."""
+    root = tmp_path_factory.mktemp("runs")
+    shutil.copytree(_hostile, root / "hostile")
+    return root
