@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from mappa.config.compose import compose
 from mappa_core.errors import MissingSetting
-from mappa_core.plugins import Plugin, Registry, load_plugins
+from mappa_core.plugins import Plugin, Registry
+from mappa_core.plugins import load_plugins as load_plugins
 
 
 class PackageContract:

@@ -6,14 +6,13 @@ from random import Random
 import pytest
 from omegaconf import OmegaConf
 
+from mappa_core import Completion, ConfigError, Message, Offer, PluginError, PromptTooLong, Sampling, ToolCall, ToolSpec
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions, CallLimits, Price
 from mappa_core.defaults import policy_from_transport
-from mappa_core.errors import CallError, ConfigError, PluginError, PromptTooLong
-from mappa_core.hookspecs import Offer
-from mappa_core.protocols import Sampler
-from mappa_core.records import Completion, Message, Sampling, ToolCall, ToolSpec
+from mappa_core.engine import Sampler
+from mappa_core.transport import CallError
 
 
 def says(role: str, content: str, **more) -> Message:

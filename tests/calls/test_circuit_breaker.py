@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 FAULT = CallError("server", "500 of example.org")
 

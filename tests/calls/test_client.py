@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.calls.client import OUTAGES, RETRYABLE, THROTTLING, ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
-from mappa_core.errors import CallError, CallFault, ConfigError
-from mappa_core.protocols import Provider, Reply
+from mappa_core.transport import CallError, CallFault, Provider, Reply
 
 FAULTS: tuple[CallFault, ...] = get_args(CallFault)
 

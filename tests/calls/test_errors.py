@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.calls.errors import ErrorBody, ErrorParser, fault_from_status, one_line, retry_after
 from mappa_core.calls.secret import Secret
-from mappa_core.errors import CallFault, ConfigError
+from mappa_core.transport import CallFault
 
 KEY = "sk-ant/PLANTED+0123456789=="
 

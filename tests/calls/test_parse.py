@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from mappa_core.calls.errors import ErrorParser
 from mappa_core.calls.parse import decode_answer, join_details, map_stop_reason, parse_usage
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 
 class Answer(Struct):

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mappa_core import Usage
 from mappa_core.calls.options import Price, charged_price
-from mappa_core.records import Usage
 
 DEAR = Price(input=3.0, output=15.0, cached=0.3)
 PLAIN = Price(input=2.0, output=8.0)

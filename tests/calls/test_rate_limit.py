@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 
 @dataclass(frozen=True)

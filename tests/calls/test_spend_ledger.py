@@ -2,9 +2,9 @@
 
 import pytest
 
+from mappa_core import Usage
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.errors import CallError
-from mappa_core.records import Usage
+from mappa_core.transport import CallError
 
 
 def paid(usd: float | None, calls: int = 1) -> Usage:

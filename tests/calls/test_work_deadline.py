@@ -7,16 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.rollout.team import NamedCoach
+from mappa.commands import CoachSection, NamedCoach
 from mappa.session.coaches import build_coaches
+from mappa_core import Coach, ConfigError, Use, Verdict
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import waiting_for_turn, work_deadline
-from mappa_core.config.schema import CoachSection, Use
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
 
 SCENE = SimpleNamespace(step=SimpleNamespace(id="s"))
 

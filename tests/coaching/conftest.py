@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 
-from mappa_core.records import (
-    Breach,
-    Completion,
-    FileChange,
-    Message,
-    Role,
-    Scene,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from mappa_core import Breach, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.sandbox import FileChange
 
 MATHS = {
     "problem_solver": Role(brief="Plans how to solve the problem."),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mappa_core import Breach, CoachError, Inspection, Message, Role, Scene, Step, Task, ToolCall, ToolResult, ToolSpec
 from mappa_core.coaching import token_budget
 from mappa_core.coaching.contract_findings import team_findings
 from mappa_core.coaching.data_fences import prefix_lines
@@ -28,20 +29,7 @@ from mappa_core.coaching.token_budget import (
     render_exhibit,
     total_tokens,
 )
-from mappa_core.errors import CoachError
-from mappa_core.records import (
-    Breach,
-    FileChange,
-    Inspection,
-    Message,
-    Role,
-    Scene,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
-)
+from mappa_core.sandbox import FileChange
 
 GOLDEN = Path(__file__).parent / "golden"
 Act = Callable[..., Step]

@@ -14,20 +14,32 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
+from mappa.commands import Price
 from mappa.store.cassette import CassetteFile, open_cassette
-from mappa.testing import CoachContract
+from mappa.testing import CoachContract, load_plugins
+from mappa_core import (
+    Coach,
+    Completion,
+    ConfigError,
+    Message,
+    Offer,
+    PluginError,
+    Role,
+    Scene,
+    Step,
+    Task,
+    Usage,
+    Verdict,
+    hookimpl,
+)
 from mappa_core.calls.client import ProviderClient
-from mappa_core.calls.options import CallLimits, Price
+from mappa_core.calls.options import CallLimits
 from mappa_core.coaching.llm_coach import LLMCoach, llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
 from mappa_core.config.layers import SettingsNode
 from mappa_core.config.rules import check_options
-from mappa_core.errors import CallError, CallFault, ConfigError, PluginError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, Provider, Reply, Request
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Usage, Verdict
+from mappa_core.transport import CallError, CallFault, Provider, Reply, Request
 
 ONCE = CallLimits(attempts=1)
 TEAM = {"solver": Role(brief="solves"), "verifier": Role(brief="checks")}

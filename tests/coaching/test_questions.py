@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Message, Role, Scene, Task, ToolCall, ToolResult
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import MAX_REPLY_CHARACTERS, CoachPrompt, PromptBuilder
 from mappa_core.coaching.reply_parser import ReplySchema
 from mappa_core.coaching.token_budget import estimate_tokens
-from mappa_core.errors import CallError, ConfigError
-from mappa_core.records import FileChange, Message, Role, Scene, Task, ToolCall, ToolResult
+from mappa_core.sandbox import FileChange
+from mappa_core.transport import CallError
 
 MARK = "0123456789abcdef"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Verdict
 from mappa_core.coaching.reply_parser import BadReply, ReplySchema
-from mappa_core.records import Verdict
 
 ONE = ReplySchema(agents=("solver", "verifier"))
 CORRECTED = ReplySchema(agents=("solver", "verifier"), correction=True)

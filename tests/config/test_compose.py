@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from mappa.config.compose import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, NoOptions, PluginError
 from mappa_core.config.schema import RunConfig
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load_plugins
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mappa.config.compose import compose
-from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, Use
 
 PAIR = """
 from dataclasses import dataclass, field

@@ -6,8 +6,8 @@ import pytest
 
 from mappa.config.compose import compose, restore
 from mappa.config.resume_diff import check_resume_changes, diff_configs
-from mappa_core.errors import ConfigError, PluginError, RunError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, RunError
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 import pytest
 
 from mappa.config.compose import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError
 from mappa_core.config.rules import VALUE_RULES
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
 
 
 @pytest.mark.parametrize(

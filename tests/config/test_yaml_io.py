@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa.config.yaml_io import format_scalar, format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa_core import ConfigError
 from mappa_core.config.layers import SettingsNode, iter_leaves, with_origin
-from mappa_core.errors import ConfigError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).filter(lambda text: "${" not in text)
 LINES = st.tuples(st.lists(TEXTS, max_size=3), st.sampled_from("\n\r\x85\u2028")).map(

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mappa_core.experience import Experience
-from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core import Completion, Experience, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
 
 MakeStep = Callable[..., Step]
 MakeTrajectory = Callable[..., Trajectory]

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Advantages, ConfigError
 from mappa_core.credit.by_agent import combine_estimators
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions, Rloo, RlooOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Advantages
 
 WHITENING = ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0))
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mappa_core import Message, Verdict
 from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.demonstrations import collect_demonstrations
-from mappa_core.records import Message, Verdict
 
 POLICIES = {"solver": "solver", "coder": "coder"}
 LIVE = {"live": 1.0}

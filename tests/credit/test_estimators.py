@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Estimator, Experience
 from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.estimators import (
     DrGrpo,
@@ -27,9 +28,6 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator
 
 ALL = [
     *(ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=0.9, normalize=n)) for n in ("policy", "agent", "all", "none")),

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Advantages, ConfigError, Experience, Failure
 from mappa_core.credit.build_experience import build_experience, select_rows
 from mappa_core.credit.estimators import Gae, GaeOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Advantages, Experience
-from mappa_core.records import Failure
 
 
 def gae(experience: Experience, *, gamma: float = 1.0, lam: float = 1.0, kl_coef: float = 0.0) -> Advantages:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Experience
 from mappa_core.credit.estimators import Gigpo, GigpoOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
 
 
 def by_row(experience: Experience, **options: Any) -> list[float]:

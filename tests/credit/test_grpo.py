@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Estimator, Experience
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.estimators import (
     DrGrpo,
@@ -20,9 +21,6 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator
 
 GROUPS = ("turn", "state", "episode")
 

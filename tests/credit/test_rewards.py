@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from mappa_core import ConfigError, Verdict
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ScaleOptions, ScaleShaper
-from mappa_core.errors import ConfigError
-from mappa_core.records import Verdict
 
 
 def verdict(step: str, score: float | None, phase: str = "live") -> Verdict:

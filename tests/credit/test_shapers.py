@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Failure
 from mappa_core.credit.shapers import (
     DifferenceOptions,
     DifferenceShaper,
@@ -20,8 +21,7 @@ from mappa_core.credit.shapers import (
     ScaleOptions,
     ScaleShaper,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.records import Counterfactual, Failure
+from mappa_core.records import Counterfactual
 
 optional_rewards = st.lists(st.none() | st.integers(-10, 10).map(float), max_size=12)
 

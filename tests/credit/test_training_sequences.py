@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Experience
 from mappa_core.credit.build_experience import build_experience
-from mappa_core.experience import Experience
 from mappa_core.records import Int64
 from mappa_engine.learning.training_sequences import build_sequences
 

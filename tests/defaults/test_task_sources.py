@@ -11,11 +11,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from mappa.config.compose import compose
+from mappa.commands import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, TaskError
 from mappa_core.data import read_rows
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
-from mappa_core.errors import ConfigError, TaskError
-from mappa_core.plugins import load_plugins
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [

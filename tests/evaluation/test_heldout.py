@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.cli.progress import evaluation_line, format_problem_count
-from mappa.cli.result_tables import evaluation_json, evaluation_table
+from mappa.cli.progress import evaluation_line
+from mappa.cli.result_tables import evaluation_table
+from mappa.commands import evaluation_json, format_problem_count
 from mappa.evaluation import heldout
 from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.statistics import paired_gain, share_interval
-from mappa.store.summary import FigureSummary, Summary
+from mappa.runs import FigureSummary, Summary
 from mappa.training import summary
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.records import Failure, Task, Trajectory
+from mappa_core import ConfigError, Failure, RunError, Task, Trajectory
 
 PROMPT = Failure(kind="PromptTooLong", message="too long")
 LOST = Failure(kind="ToolError", message="no sandbox")

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mappa.testing import load_plugins
+from mappa_core import Completion, Experience, Message, Step, Task, Trajectory
 from mappa_core.credit.ragged import lengths_to_offsets
-from mappa_core.experience import Experience
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Completion, Message, Step, Task, Trajectory
 
 FOLDER = Path(__file__).parent / "advantages"
 FAMILIES = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

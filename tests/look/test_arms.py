@@ -4,12 +4,12 @@ import io
 
 import numpy as np
 
-from mappa.cli.console import Console
-from mappa.evaluation.heldout import Evaluation
+from mappa.commands import Console
 from mappa.look.cli.compare import comparison_json, comparison_notes, show_comparison
 from mappa.look.compare import compare_arms, sequential_level
 from mappa.look.notebook import comparison_html
 from mappa.look.run_results import RunResult
+from mappa.runs import Evaluation
 
 
 def result(seed, values, **settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.manual import FOLDER, find_pages, index_pages, join_pages, read_pages, split_pages
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.output_files import check_writable, unique_file_name
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 def test_a_place_that_takes_no_file_is_refused_and_nothing_is_left(tmp_path):

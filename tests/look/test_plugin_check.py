@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.plugin_check import check_package
-from mappa_core.errors import InputError
+from mappa_core import InputError
 
 BROKEN = {
     "a library that is missing": ("import no_such_library\n", "No module named 'no_such_library'"),

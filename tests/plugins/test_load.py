@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from mappa_core.errors import PluginError
-from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core import Offer, PluginError, hookimpl
 from mappa_core.plugins import CORE, HOOK_NAMES, KIND_NAMES, find_entry_points, load_plugins
 
 

@@ -14,15 +14,24 @@ from mappa.rollout.counterfactual import (
     max_actions_after,
 )
 from mappa.rollout.team import Job, NamedCoach, Team
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
+from mappa.runs import RunFolder, RunReader, counterfactual_credit
 from mappa.store.iteration_report import CounterfactualFigures
 from mappa.testing import FixedCoach, ScriptedSampler
+from mappa_core import (
+    ConfigError,
+    Failure,
+    Message,
+    Role,
+    Sampling,
+    Task,
+    ToolError,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+)
 from mappa_core.config.schema import CounterfactualSection
-from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Workflow
-from mappa_core.records import Counterfactual, Failure, Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
+from mappa_core.records import Counterfactual
 
 TASK = Task(id="sum", prompt="2+2", reference="4")
 

@@ -9,9 +9,20 @@ import pytest_asyncio
 
 from mappa.rollout.replay import Replay
 from mappa.testing import MemoryRecorder, play
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Breach, Inspection, Message, Role, Task, ToolResult, ToolSpec, Verdict
+from mappa_core import (
+    Breach,
+    Coach,
+    ConfigError,
+    Inspection,
+    Message,
+    Role,
+    Task,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    Workflow,
+)
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa.evaluation.standalone import evaluate_standalone
+from mappa.commands import compose, evaluate_standalone
 from mappa.runs import RunReader
-from mappa.testing import FixedCoach, play
+from mappa.testing import FixedCoach, load_plugins, play
 from mappa_core import ConfigError, Message, NoOptions, Offer, Role, Task, Workflow, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Reply
+from mappa_core.transport import Reply
 
 TASK = Task(id="t", prompt="2+2", reference="4")
 

@@ -10,9 +10,21 @@ from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Team
 from mappa.testing import FixedCoach, MemoryRecorder, ScriptedSampler, play
-from mappa_core.errors import ReplayError, RunError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec, Verdict
+from mappa_core import (
+    Coach,
+    Message,
+    ReplayError,
+    Role,
+    RunError,
+    Sampling,
+    Task,
+    ToolCall,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    Workflow,
+)
 
 TASK = Task(id="t", prompt="what is 2+2?", reference="canary-4", stratum="sum")
 

@@ -16,9 +16,19 @@ from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Team
 from mappa.rollout.tool_call_runner import ToolCallRunner
 from mappa.testing import FixedCoach, MemoryRecorder, play
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec
+from mappa_core import (
+    Message,
+    Role,
+    Sampling,
+    Task,
+    TaskError,
+    ToolCall,
+    ToolError,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+)
 
 
 class Notebook:

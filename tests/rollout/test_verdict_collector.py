@@ -8,9 +8,7 @@ import pytest
 
 from mappa.rollout.replay import Replay
 from mappa.testing import FixedCoach, MemoryRecorder, play
-from mappa_core.errors import CoachError, ConfigError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Message, Role, Task, Usage, Verdict
+from mappa_core import Coach, CoachError, ConfigError, Message, Role, Task, Usage, Verdict, Workflow
 
 TASK = Task(id="t", prompt="p", reference="truth")
 

@@ -7,8 +7,7 @@ import pytest
 
 from mappa.rollout.wave_scheduler import WaveScheduler
 from mappa.testing import ScriptedSampler
-from mappa_core.errors import WorkflowError
-from mappa_core.records import Sampling
+from mappa_core import Sampling, WorkflowError
 
 
 class Waves(ScriptedSampler):

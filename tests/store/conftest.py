@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 
 from mappa.store.folder import RunFolder
-from mappa_core.records import (
-    Completion,
-    FileChange,
-    Message,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    Verdict,
-    VersionSpan,
-)
+from mappa_core import Completion, Message, Step, Task, ToolCall, ToolResult, Trajectory, Verdict, VersionSpan
+from mappa_core.sandbox import FileChange
 
 SYSTEM = "You are a careful solver of word problems. " * 10
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mappa.store.cassette import CassetteFile, open_cassette
-from mappa_core.errors import CoachError, RunError
-from mappa_core.records import Usage, Verdict
+from mappa_core import CoachError, RunError, Usage, Verdict
 
 FULL = Verdict(
     status="scored",

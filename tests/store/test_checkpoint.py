@@ -13,8 +13,7 @@ import pytest
 from mappa.runs import RunReader
 from mappa.store.checkpoint import Checkpoints
 from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
-from mappa_core.records import Task
+from mappa_core import RunError, Task
 
 
 @pytest.fixture

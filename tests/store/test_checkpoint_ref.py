@@ -11,7 +11,7 @@ import pytest
 from mappa.store.checkpoint import BestCheckpoint
 from mappa.store.checkpoint_ref import resolve_checkpoint
 from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core import records
-from mappa_core.codec import INLINE_TEXT, content_address, from_json, pack, to_json, unpack
-from mappa_core.records import Completion, Message, Step, Verdict
+from mappa.runs import from_json
+from mappa_core import Completion, Message, Step, Verdict, records
+from mappa_core.codec import INLINE_TEXT, content_address, pack, unpack
+from mappa_core.sandbox import to_json
 
 RECORDS = [value for value in vars(records).values() if dataclasses.is_dataclass(value)]
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from mappa.runs import RunReader
+from mappa.runs import RunReader, write_atomic
 from mappa.store.folder import RunFolder, list_run_folders
-from mappa_core.errors import RunError
-from mappa_core.files import write_atomic
-from mappa_core.records import Step, Task
+from mappa_core import RunError, Step, Task
 
 HOLD = """
 import sys

@@ -13,7 +13,7 @@ import pytest
 from mappa.store.checkpoint import BestCheckpoint, Checkpoints
 from mappa.store.folder import RunFolder
 from mappa.store.mirror import Mirror
-from mappa_core.errors import ConfigError, RunError
+from mappa_core import ConfigError, RunError
 
 
 @pytest.fixture(params=["memory", "file"])

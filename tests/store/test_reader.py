@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa.runs import RunReader
+from mappa.runs import RunReader, to_json
 from mappa.store.folder import RunFolder
-from mappa_core.codec import to_json
-from mappa_core.errors import RunError
-from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core import Failure, RunError, Step, Task, Trajectory, Verdict
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa.runs import IterationReport, RunReader
+from mappa.runs import IterationReport, RunReader, to_json
 from mappa.store.folder import RunFolder
 from mappa.store.writer import Store
-from mappa_core.codec import to_json
-from mappa_core.errors import ReplayError, RunError
-from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
+from mappa_core import Failure, ReplayError, RunError, Step, Task, Trajectory, Usage, Verdict
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

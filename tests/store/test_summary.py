@@ -19,7 +19,7 @@ from mappa.store.summary import (
     read_summary,
     write_summary,
 )
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 NEW = Summary(plugin="mathchat", recipe="tiny", recipe_hash="ab", seed=3, status="running")
 FULL = Summary(

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from mappa.testing import ShaperContract, TaskSourceContract, TrackerContract
+from mappa_core import Tracker
 from mappa_core.credit import shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks
-from mappa_core.protocols import Tracker
 
 
 class TestScale(ShaperContract):

@@ -1,4 +1,4 @@
-from mappa_core.records import Role
+from mappa_core import Role
 from mappa_core.tools.handoff_contracts import find_breaches
 
 ROLE = Role(brief="fits a model", needs=("train.csv", "plan.md"), produces=("model.pkl", "submission.csv"))

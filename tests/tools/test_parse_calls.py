@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 from mappa_core.tools.parse_calls import NOT_CLOSED, parse_calls, unanswered_calls, unquoted_arguments
 
 

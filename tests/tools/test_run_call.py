@@ -2,8 +2,7 @@ import asyncio
 
 import pytest
 
-from mappa_core.errors import ToolError
-from mappa_core.records import ToolCall, ToolLimits, ToolResult, ToolSpec
+from mappa_core import ToolCall, ToolError, ToolLimits, ToolResult, ToolSpec
 from mappa_core.tools.run_call import run_call
 from mappa_core.tools.workspace import FolderWorkspace
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.records import Completion, FileChange, Message, Step, ToolResult
+from mappa_core import Completion, Message, Step, TaskError, ToolError, ToolResult
 from mappa_core.safe_walk import remove_tree
+from mappa_core.sandbox import FileChange
 from mappa_core.tools.workspace import FolderWorkspace, file_lineage
 
 

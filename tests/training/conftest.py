@@ -10,12 +10,22 @@ from random import Random
 import numpy as np
 import pytest
 
-from mappa.testing import ScriptedEngine, ScriptedSampler
-from mappa_core.errors import EngineLost
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load_plugins
-from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
-from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
+from mappa.testing import ScriptedEngine, ScriptedSampler, load_plugins
+from mappa_core import (
+    Coach,
+    Message,
+    Offer,
+    Registry,
+    Role,
+    Task,
+    TaskSource,
+    Tracker,
+    Verdict,
+    VersionSpan,
+    Workflow,
+    hookimpl,
+)
+from mappa_core.engine import EngineLost
 
 RECIPE = """
 tasks: {use: numbers}

@@ -21,7 +21,7 @@ from mappa.store.checkpoint import POLICIES, Checkpoints
 from mappa.store.writer import Store
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.errors import ConfigError, GuardStop
+from mappa_core import ConfigError, GuardStop
 
 HERE = Path(__file__).parent
 

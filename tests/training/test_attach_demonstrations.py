@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training.run import Run
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa_core import Coach, Offer, Verdict, hookimpl
 
 
 class Correcting(Coach):

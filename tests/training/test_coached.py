@@ -4,20 +4,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mappa.cli.console import Console
 from mappa.cli.progress import LineProgress
+from mappa.commands import Console, overridden_settings
 from mappa.runs import RunReader
-from mappa.session.builder import overridden_settings
 from mappa.store.checkpoint import Checkpoints
+from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.coach_states import load_coach_states
 from mappa.training.listener import Listener
-from mappa_core.coach import Alarm, DriftReport, Gap
-from mappa_core.errors import ConfigError, GuardStop
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, Provider
-from mappa_core.records import Interval, Task, Usage, Verdict
+from mappa_core import Coach, ConfigError, GuardStop, Offer, Task, Usage, Verdict, hookimpl
+from mappa_core.coach import Alarm, DriftReport, Gap, Interval
+from mappa_core.transport import Provider
 
 
 @dataclass

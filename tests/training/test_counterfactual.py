@@ -6,11 +6,10 @@ import sqlite3
 
 import pytest
 
-from mappa.runs import RunReader
+from mappa.runs import RunReader, counterfactual_credit
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 TEXTS = "{doubler: '0', checker: '0'}"
 DEFAULT = (

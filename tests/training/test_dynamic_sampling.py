@@ -17,15 +17,12 @@ from hypothesis import strategies as st
 
 from mappa.runs import RunReader
 from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.dynamic_sampling import tasks_with_spread
 from mappa.training.listener import Listener
 from mappa.training.task_sampler import TaskSampler
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Task, Verdict
+from mappa_core import Coach, ConfigError, Offer, Task, Verdict, hookimpl
 
 
 class Picky(Coach):

@@ -7,14 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.runs import CoachFigures, RunReader, VerdictCount
+from mappa.runs import CoachFigures, RunReader, VerdictCount, write_summary
 from mappa.store.checkpoint import Checkpoints
-from mappa.store.summary import Seconds, read_summary, write_summary
+from mappa.store.summary import Seconds, read_summary
 from mappa.training import Run
 from mappa.training.guards import guard_verdicts
-from mappa_core.errors import ConfigError, GuardStop, PluginError, RunError, TaskError
-from mappa_core.experience import Advantages
-from mappa_core.records import Message, Verdict
+from mappa_core import Advantages, ConfigError, GuardStop, Message, PluginError, RunError, TaskError, Verdict
 
 
 def start(registry, tmp_path, *settings, name="run"):

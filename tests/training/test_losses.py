@@ -14,8 +14,7 @@ from mappa.store.checkpoint import Checkpoints
 from mappa.store.summary import read_summary
 from mappa.training import Run
 from mappa.training.skipped_steps import count_consecutive_skips
-from mappa_core.errors import GuardStop
-from mappa_core.experience import Experience
+from mappa_core import Experience, GuardStop
 
 HERE = Path(__file__).parent
 

@@ -11,25 +11,34 @@ import pytest
 from rich.console import Console
 
 from mappa.cli import main
-from mappa.cli.announce import announce_sandboxes
 from mappa.cli.progress import LineProgress, QuietListener
 from mappa.cli.run_result import show_run_result
-from mappa.evaluation.standalone import evaluate_standalone
+from mappa.commands import announce_sandboxes, evaluate_standalone
 from mappa.look.observe import observe
 from mappa.look.view.report import write_report
 from mappa.rollout.resume import resume_iteration
-from mappa.runs import RunReader
+from mappa.runs import RunFolder, RunReader
 from mappa.store.checkpoint import POLICIES, Checkpoints
-from mappa.store.folder import RunFolder
 from mappa.store.summary import read_summary
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import TaskSource, Workflow
-from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
+from mappa_core import (
+    ConfigError,
+    GuardStop,
+    Message,
+    Offer,
+    Role,
+    Task,
+    TaskError,
+    TaskSource,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+    hookimpl,
+)
+from mappa_core.sandbox import Sandbox
 
 RECIPE = """
 tasks: {use: numbers}

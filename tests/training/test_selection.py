@@ -6,18 +6,13 @@ import json
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa.evaluation.standalone import evaluate_standalone
+from mappa.commands import compose, evaluate_standalone
 from mappa.runs import RunReader
 from mappa.session.eval_split import in_selection_split, split_held_out
 from mappa.store.checkpoint import Checkpoints
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import TaskSource
-from mappa_core.records import Task
+from mappa_core import ConfigError, Offer, Task, TaskSource, hookimpl
 
 # The weights of every iteration double these numbers alone: the tasks that choose are best after 2, the others after 4.
 TASKS = [Task(id=f"n{n}", prompt=str(n), reference=str(2 * n)) for n in range(41, 65)]

@@ -21,7 +21,8 @@ from mappa.store import checkpoint
 from mappa.store.checkpoint import POLICIES, Checkpoints
 from mappa.testing import ScriptedEngine
 from mappa.training import Run
-from mappa_core.errors import EngineError, GuardStop, RunError
+from mappa_core import GuardStop, RunError
+from mappa_core.engine import EngineError
 from mappa_core.files import fsync_path
 
 Usage = namedtuple("Usage", "total used free")

@@ -8,11 +8,9 @@ import pytest
 
 from mappa.runs import RunReader
 from mappa.store.checkpoint import Checkpoints
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
+from mappa_core import ConfigError, Offer, hookimpl
 
 RIGHT = [0, 1, 3, 2, 3, 1, 0, 0, 0, 0]
 """How many of the four held-out tasks a team solves after so many updates."""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mappa.training.stratified_quota import StratifiedQuota
 from mappa.training.task_sampler import TaskSampler
-from mappa_core.errors import ConfigError
-from mappa_core.records import Task
+from mappa_core import ConfigError, Task
 
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 

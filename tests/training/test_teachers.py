@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training.run import Run
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
+from mappa_core import ConfigError
 
 CHECKER = "estimator.by_agent={checker: {use: distill, options: {template: ' [{reason}]'}}}"
 

@@ -12,7 +12,7 @@ from mappa.runs import RunReader
 from mappa.testing import MemoryRecorder
 from mappa.training.run import Run
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core.protocols import TrackedRun, Tracker
+from mappa_core import TrackedRun, Tracker
 
 RUN = TrackedRun(id="ab" * 16, name="first", folder=Path("/nowhere"), plugin="p", recipe="tiny", seed=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mappa.training import Run
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from safetensors.numpy import load_file
 
 from mappa import Run
 from mappa.runs import RunReader
-from mappa.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer, load_plugins
+from mappa.testing.wire_server import GARBAGE, HTML
 from mappa_core import Offer, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 
@@ -137,7 +137,7 @@ class OnlyScored(LocalEngine):
     """Takes the rows without a reward out of the experience before anything is computed from it."""
 
     async def score(self, experience):
-        from mappa_core.credit.build_experience import select_rows
+        from mappa_core.engine import select_rows
 
         return await super().score(select_rows(experience, np.flatnonzero(experience.weight > 0)))
 

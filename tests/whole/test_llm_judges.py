@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.testing import WireServer, json_answer
 
 REASON = "canary-of-the-reason"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa.cli.main import main
-from mappa.config.compose import ComposedConfig, compose
-from mappa_core.plugins import load_plugins
+from mappa.cli import main
+from mappa.commands import ComposedConfig, compose
+from mappa.testing import load_plugins
 
 SIZES = {
     "small": {"hidden": 1536, "inner": 8960, "layers": 28, "key": 256, "parameters": 1_543_714_304},

@@ -15,21 +15,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mappa.testing.contracts import CoachContract
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import ProgramRun
-from mappa_core.records import (
+from mappa.testing import CoachContract
+from mappa_core import (
     NOBODY,
     Completion,
+    ConfigError,
     Inspection,
     Message,
+    NoOptions,
     Scene,
     Step,
     Task,
     ToolCall,
+    ToolError,
     ToolResult,
-)  # fmt: skip
+)
+from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.coach.reference_programs.features import build_features
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.coach.scoring import POINTS_OF_FAULT

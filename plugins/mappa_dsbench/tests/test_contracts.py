@@ -30,9 +30,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVR
 
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.protocols import Bench, ProgramRun
-from mappa_core.records import ToolLimits, ToolResult
+from mappa_core import Bench, TaskError, ToolError, ToolLimits, ToolResult
+from mappa_core.sandbox import ProgramRun
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
 from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission

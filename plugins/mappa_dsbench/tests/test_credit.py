@@ -14,10 +14,8 @@ import pytest
 import pytest_asyncio
 
 from mappa.testing import play
-from mappa_core.errors import CoachError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Bench, ProgramRun
-from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
+from mappa_core import NOBODY, Bench, CoachError, NoOptions, Scene, ToolLimits, Trajectory, Verdict
+from mappa_core.sandbox import ProgramRun
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.coach.reference_rerun import ReferenceRerunner
 from mappa_dsbench.coach.rule_coach import RuleCoach

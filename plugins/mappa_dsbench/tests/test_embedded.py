@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pandas.api.types import is_numeric_dtype
 from scipy.stats import spearmanr
 
-from mappa_core.errors import TaskError
+from mappa_core import TaskError
 from mappa_dsbench.embedded.catalogue import CATALOGUE, EmbeddedTask, tasks_of_split
 from mappa_dsbench.embedded.facts import compute_line, digest_files, load_facts
 from mappa_dsbench.embedded.make_task import EmbeddedFiles, make_files

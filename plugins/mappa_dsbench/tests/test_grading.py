@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.errors import TaskError, ToolError
+from mappa_core import TaskError, ToolError
 from mappa_dsbench.grading.grade import (
     Anchors,
     Grade,

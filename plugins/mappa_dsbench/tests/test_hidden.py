@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
+from mappa.commands import compose
+from mappa.testing import load_plugins
 from mappa_core import ConfigError, ToolLimits
-from mappa_core.plugins import load_plugins
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core.sandbox import FolderWorkspace
 from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mappa.commands import LLMCoachOptions, PromptBuilder
 from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.records import Scene, Task, Trajectory
+from mappa_core import Scene, Task, Trajectory
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.workflow import DSBench

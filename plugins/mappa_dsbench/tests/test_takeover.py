@@ -18,8 +18,7 @@ import pytest
 import pytest_asyncio
 from sklearn.linear_model import LinearRegression
 
-from mappa_core.protocols import Bench
-from mappa_core.records import ToolLimits
+from mappa_core import Bench, ToolLimits
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.contracts import Facts, inspect_files
 from mappa_dsbench.contracts.probes import opener, plain_values

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_dsbench
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Message
+from mappa.commands import compose
+from mappa.testing import load_plugins
+from mappa_core import Message
 from mappa_core.tools.parse_calls import parse_calls
 from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts

@@ -10,11 +10,22 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 
-from mappa.testing import play
-from mappa.testing.contracts import WorkflowContract
-from mappa_core.errors import ConfigError, TaskError, ToolError
-from mappa_core.protocols import Coach, Tool
-from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, Trajectory, Verdict
+from mappa.testing import WorkflowContract, play
+from mappa_core import (
+    Coach,
+    Completion,
+    ConfigError,
+    Message,
+    Scene,
+    Step,
+    Task,
+    TaskError,
+    Tool,
+    ToolCall,
+    ToolError,
+    Trajectory,
+    Verdict,
+)
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES

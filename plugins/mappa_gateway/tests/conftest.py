@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.replay import Replay
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.commands import Job, NamedCoach, Replay, RolloutCollector
+from mappa.rollout.team import Team
 from mappa.testing import MemoryRecorder, ScriptedSampler
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_core.tools.chat_format import split_calls
+from mappa_core import Coach, Completion, Message, Sampling, Task, Trajectory
+from mappa_core.engine import split_calls
 from mappa_engine.chat import split_think
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.workflow import GatewayWorkflow

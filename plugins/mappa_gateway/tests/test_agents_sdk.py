@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 
 agents = pytest.importorskip("agents", reason="the OpenAI Agents SDK is in the environment of `make test-trackers`")
 agents.set_tracing_disabled(True)

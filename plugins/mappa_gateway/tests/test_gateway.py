@@ -14,10 +14,10 @@ from dataclasses import replace
 import openai
 import pytest
 
-from mappa.rollout.replay import Replay
+from mappa.commands import Replay
 from mappa.testing import FixedCoach
-from mappa_core.errors import ConfigError, EngineLost, PromptTooLong, ReplayError
-from mappa_core.records import Message, Task, ToolCall
+from mappa_core import ConfigError, Message, PromptTooLong, ReplayError, Task, ToolCall
+from mappa_core.engine import EngineLost
 from mappa_gateway.options import ExternalAgent
 
 heard: list = []

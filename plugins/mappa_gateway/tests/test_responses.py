@@ -8,7 +8,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 
 heard: list = []
 """What agents of a test were told; emptied before each."""

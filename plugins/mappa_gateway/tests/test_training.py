@@ -11,8 +11,8 @@ import openai
 
 from mappa import Run
 from mappa.runs import RunReader
-from mappa_core.hookspecs import hookimpl
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import hookimpl
 from mappa_engine.local import LocalEngine
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none")

@@ -15,7 +15,7 @@ from mappa.cli import main
 from mappa.commands import compose, evaluate_standalone, restore
 from mappa.runs import RunReader
 from mappa.statistics import Interval
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose
 from mappa_gepa.advise.evidence import blamed_agents, mean_usd, read_evidence
 from mappa_gepa.advise.fixes import Cost, Fix

@@ -8,8 +8,8 @@ import pytest
 import mappa_gepa
 from mappa.commands import restore
 from mappa.runs import RunReader
+from mappa.testing import load_plugins
 from mappa_core import ConfigError, GuardStop, Offer, RunError, Task, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import choose_candidate
 from mappa_gepa.parts import part_of
 from mappa_gepa.relay.models import InstructionFollower

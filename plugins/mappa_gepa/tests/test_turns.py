@@ -13,10 +13,9 @@ import pytest
 import mappa_gepa
 from mappa.cli import main
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_gepa.feedback import blame_points
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.reflection import ReflectiveOptimizer

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from mappa.config.compose import ComposedConfig, compose
-from mappa_core.errors import PluginError
-from mappa_core.plugins import Registry, load_plugins
+from mappa.commands import ComposedConfig, compose
+from mappa.testing import load_plugins
+from mappa_core import PluginError, Registry
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
+from mappa_core import TaskError
 from mappa_core.defaults.task_sources import FileOptions, FileTasks
-from mappa_core.errors import TaskError
 from mappa_mathchat.prepare import find_sources, make_files, prepare, write_files
 from mappa_mathchat.published import (
     PUBLISHED_FILES,

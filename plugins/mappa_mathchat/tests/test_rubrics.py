@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mappa.commands import LLMCoachOptions, PromptBuilder
 from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.errors import ConfigError
-from mappa_core.records import Scene, Task, Trajectory
+from mappa_core import ConfigError, Scene, Task, Trajectory
 from mappa_core.workflow import PromptTemplates
 from mappa_mathchat.workflow import CODER, PROMPT_SETS, SOLVER, VERIFIER, MathChat, MathChatOptions
 from mappa_sandbox.options import PythonOptions

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 from mappa_mathchat import word_problems
 from mappa_mathchat.plans import Plan, PlanStep, parse_plan
 from mappa_mathchat.word_problems import (

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.team import Job, Team
+from mappa.commands import Job, RolloutCollector, RunConfig
+from mappa.rollout.team import Team
 from mappa.session.toolset import open_tools
-from mappa.testing import MemoryRecorder, ScriptedSampler
-from mappa_core.config.schema import RunConfig, ToolSection
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Sampling, Task
-from mappa_core.tools.chat_format import split_calls
-from mappa_core.tools.tool_limits import to_tool_limits
+from mappa.testing import MemoryRecorder, ScriptedSampler, load_plugins
+from mappa_core import ConfigError, Message, NoOptions, Role, Sampling, Task, Workflow
+from mappa_core.engine import split_calls
+from mappa_core.sandbox import ToolSection, to_tool_limits
 from mappa_mcp.options import McpOptions
 from mappa_sandbox.calculator import Calculator
 

@@ -16,9 +16,8 @@ import pytest
 import uvicorn
 
 from mappa.testing import ToolContract
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolError, ToolLimits, ToolResult
+from mappa_core.sandbox import FolderWorkspace
 from mappa_mcp.connection import build_connection
 from mappa_mcp.options import McpOptions
 from mappa_mcp.toolbox import McpTool, McpToolbox

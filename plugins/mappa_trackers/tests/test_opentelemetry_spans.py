@@ -13,9 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa.testing import TrackerContract
+from mappa.testing import TrackerContract, load_plugins
 from mappa_core import ConfigError, Failure
-from mappa_core.plugins import load_plugins
 from mappa_trackers.opentelemetry_spans import OtelTracker
 from mappa_trackers.options import OtelOptions
 

@@ -12,11 +12,9 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.cli.coach_choices import parse_coaches
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Task
+from mappa.runs import RunFolder, RunReader
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, Task
 
 
 @pytest.fixture(scope="module")

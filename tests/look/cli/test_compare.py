@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.cli.main import main
+from mappa import Run
+from mappa.cli import main
 from mappa.store.summary import read_summary
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 
 @pytest.fixture(scope="module")

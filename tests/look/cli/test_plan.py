@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.cli.main import main
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa import Run
+from mappa.cli import main
+from mappa.testing import load_plugins
 
 MATHCHAT = ("plan", "--plugin", "mathchat", "eval.problems=8")
 EIGHT = ("--gpus", "8", "--gpu-memory", "80", "engine={use: cluster, options: {}}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.demo import unpack_demo
 
 LONG = "mathchat-small-full-20261123-214803-a1b2"

@@ -15,9 +15,8 @@ from mappa.look.coach_eval.bootstrap import Estimate
 from mappa.look.coach_eval.evaluate import evaluate_coaches
 from mappa.look.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
 from mappa.look.coach_eval.metrics import EnsembleMetrics, count_verdicts
-from mappa_core.errors import ConfigError, InputError
-from mappa_core.protocols import Coach, Provider
-from mappa_core.records import Usage, Verdict
+from mappa_core import Coach, ConfigError, InputError, Usage, Verdict
+from mappa_core.transport import Provider
 
 ASKING = JudgingLimits(concurrency=4, timeout_s=5.0)
 

@@ -10,8 +10,8 @@ import pytest
 from mappa.look.conformance import Action, Decision, DecisionProcess, expected_gradient, policy_gradient
 from mappa.look.conformance.estimator_contract import describe_difference
 from mappa.look.conformance.standard_processes import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
+from mappa.testing import load_plugins
 from mappa_core.credit.shapers import ReturnToGoOptions, ReturnToGoShaper
-from mappa_core.plugins import load_plugins
 
 REGISTRY = load_plugins(only=())
 ROUNDING = 1e-6

@@ -12,8 +12,8 @@ from mappa.look.conformance import (
     possible_batches,
 )
 from mappa.look.conformance.standard_processes import COMPLETE, INCOMPLETE, MISSING, SHARED, VARIABLE_TURNS
+from mappa_core import Advantages
 from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ReturnToGoOptions, ReturnToGoShaper
-from mappa_core.experience import Advantages
 
 STEP = 1e-30
 

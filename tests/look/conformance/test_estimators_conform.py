@@ -7,8 +7,8 @@ import pytest
 
 from mappa.look.conformance import EstimatorContract, expected_gradient, policy_gradient, possible_batches
 from mappa.look.conformance.standard_processes import FIXED_TURNS, VARIABLE_TURNS
+from mappa.testing import load_plugins
 from mappa_core.credit.by_agent import combine_estimators
-from mappa_core.plugins import load_plugins
 
 REGISTRY = load_plugins(only=())
 

@@ -10,8 +10,7 @@ import pytest
 from mappa.cli import main
 from mappa.look.blame_proof import _Prover, write_tasks
 from mappa.runs import RunReader
-from mappa_core import RunError, Task, Trajectory
-from mappa_core.records import Failure
+from mappa_core import Failure, RunError, Task, Trajectory
 
 
 @pytest.fixture

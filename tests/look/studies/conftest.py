@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa.training.run import Run
-from mappa_core.plugins import Registry, load_plugins
+from mappa import Run
+from mappa.testing import load_plugins
+from mappa_core import Registry
 
 
 @pytest.fixture(scope="module")

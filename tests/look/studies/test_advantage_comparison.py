@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa.look.advantage_comparison import ActionAdvantages, align_actions, compare_advantages, select_movers
-from mappa_core.experience import Advantages, Experience
+from mappa_core import Advantages, Experience
 
 
 def action(before, after, *, step="t/000", trajectory=None, agent="solver"):

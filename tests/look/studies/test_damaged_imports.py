@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mappa.cli.main import EXIT_INPUT, main
+from mappa.cli import main
+from mappa.cli.main import EXIT_INPUT
 
 USER, ASSISTANT = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
 TIMES = {"startTime": "2024-01-01T00:00:00Z", "endTime": "2024-01-01T00:00:01Z"}

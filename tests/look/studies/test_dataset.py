@@ -25,11 +25,9 @@ from mappa.look.dataset.examples import (
 from mappa.look.dataset.parquet import ParquetSpool
 from mappa.look.dataset.select import JudgedAction, select_actions
 from mappa.look.importing import LogMapping, import_logs
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa.testing import load_plugins
+from mappa_core import Completion, ConfigError, Message, RunError, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})

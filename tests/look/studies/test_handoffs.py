@@ -9,22 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mappa.evaluation.heldout import build_evaluation
 from mappa.look.cli.observe import diagnosis_json, show_diagnosis
 from mappa.look.handoffs import summarize_handoffs
 from mappa.look.observe import diagnose
-from mappa_core.records import (
-    Breach,
-    Completion,
-    Failure,
-    FileChange,
-    Message,
-    Role,
-    Step,
-    Task,
-    ToolResult,
-    Trajectory,
-)
+from mappa.runs import build_evaluation
+from mappa_core import Breach, Completion, Failure, Message, Role, Step, Task, ToolResult, Trajectory
+from mappa_core.sandbox import FileChange
 
 ROLES = {
     "engineer": Role(brief="prepares", needs=("raw.csv",), produces=("X.pkl", "y.pkl")),

@@ -10,20 +10,17 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import cli, main
-from mappa.config.compose import restore
+from mappa.cli import main
+from mappa.cli.main import cli
+from mappa.commands import restore
 from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa.look.importing import LogMapping, import_logs
 from mappa.look.recoach import recoach
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import Label, RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, InputError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa.runs import Label, RunFolder, RunReader
+from mappa.testing import load_plugins
+from mappa_core import Coach, ConfigError, InputError, Offer, Verdict, hookimpl
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")

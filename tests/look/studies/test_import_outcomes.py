@@ -7,11 +7,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mappa.cli.main import cli, main
+from mappa.cli import main
+from mappa.cli.main import cli
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "name": "a", "content": "4"}]
 

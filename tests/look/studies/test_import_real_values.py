@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 command = import_module("mappa.look.cli.import").command
 USER = {"role": "user", "content": "How heavy is the sun?"}

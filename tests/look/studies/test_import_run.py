@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import cli, main
-from mappa.config.compose import restore
+from mappa.cli import main
+from mappa.cli.main import cli
+from mappa.commands import restore
 from mappa.look.coach_eval.labelled_actions import label_runs
 from mappa.look.counted_verdicts import with_counted_verdicts
 from mappa.look.importing import LogMapping, import_logs
@@ -20,14 +21,10 @@ from mappa.look.recoach import recoach
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder, list_run_folders
+from mappa.runs import RunFolder, RunReader, list_run_folders
 from mappa.store.summary import read_summary
-from mappa_core.errors import InputError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa.testing import load_plugins
+from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "mass of the sun"}'}}
 CHAT = [

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa.cli.main import main
-from mappa.evaluation.heldout import build_evaluation
+from mappa.cli import main
 from mappa.look.observe import diagnose
-from mappa.runs import RunReader
-from mappa_core.records import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
+from mappa.runs import RunReader, build_evaluation
+from mappa_core import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
 
 
 def step(trajectory, position, agent, *, results=(), breaches=()):

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
+from mappa import Run
+from mappa.commands import compose
 from mappa.look.plan import RunPlan, plan_run
 from mappa.look.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa.runs import RunReader
-from mappa.testing import FixedCoach
-from mappa.training.run import Run
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load_plugins
-from mappa_core.protocols import Machine, Provider, Reply
-from mappa_core.records import Usage
+from mappa.testing import FixedCoach, load_plugins
+from mappa_core import ConfigError, Offer, Registry, RunError, Usage, hookimpl
+from mappa_core.engine import Machine
+from mappa_core.transport import Provider, Reply
 
 NOWHERE = (Machine(host="here", cpus=2),)
 PRICE = "{input: 2.0, output: 8.0}"

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.config.compose import restore
+from mappa.commands import restore
 from mappa.look.recoach import recoach
-from mappa.runs import RunReader
-from mappa.store.folder import CONFIG, RunFolder
+from mappa.runs import CONFIG, RunFolder, RunReader
 from mappa.store.writer import Store
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.records import Task
+from mappa_core import ConfigError, RunError, Task
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
 

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from mappa.cli.main import EXIT_INPUT, main
+from mappa.cli import main
+from mappa.cli.main import EXIT_INPUT
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.look.view.web.trajectories import FILTER_PARAMETERS

@@ -13,14 +13,14 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import pytest
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.demo import unpack_demo
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.look.view.web.telling import telling_address
 from mappa.runs import RunReader
 from mappa.store.schema import DATABASE_SCHEMA
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 @pytest.fixture(scope="module")

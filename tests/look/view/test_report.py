@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
-from mappa.cli.progress import format_share
-from mappa.cli.result_tables import show_evaluation
+from mappa import Run
+from mappa.cli import main
 from mappa.cli.run_result import show_run_result
+from mappa.commands import format_share, show_evaluation
 from mappa.look.view.drift import read_drift
 from mappa.look.view.report import build_gap_charts, write_report
 from mappa.look.view.web.app import create_app
@@ -22,13 +22,9 @@ from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunReader
 from mappa.statistics import Interval
 from mappa.store.summary import read_summary
-from mappa.testing import ScriptedEngine
-from mappa.training.run import Run
+from mappa.testing import ScriptedEngine, load_plugins
+from mappa_core import Coach, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
 from mappa_core.coach import Alarm, DriftReport, Gap
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, TaskSource, Workflow
-from mappa_core.records import Message, Role, Task, Verdict
 
 FAVOUR = 1.2
 RECIPE = """

@@ -7,14 +7,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.view.highlights import select_highlights
 from mappa.look.view.provenance import read_provenance
 from mappa.look.view.report import write_page, write_report
-from mappa.runs import CoachFigures, IterationReport, RunReader, VerdictCount
-from mappa.store.folder import RunFolder
-from mappa.store.summary import CoachSummary, Summary, write_summary
-from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
+from mappa.runs import CoachFigures, IterationReport, RunFolder, RunReader, Summary, VerdictCount, write_summary
+from mappa.store.summary import CoachSummary
+from mappa_core import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
 CONFIG = "recipe: mathchat/tiny\nseed: 0  # <- the recipe\n"

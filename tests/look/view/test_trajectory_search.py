@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa.look.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch, to_fts_query
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
-from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa_core import Breach, Completion, Failure, Message, RunError, Step, Task, ToolResult, Trajectory, Verdict
 
 AGENTS = ("solver", "executor", "verifier")
 STRATA = ("sum", "product", "odd \"%_'")

@@ -17,13 +17,12 @@ import stores
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.cli.view import command
 from mappa.look.view.web.app import STATIC_FILES, create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError
+from mappa.runs import RunFolder, RunReader
+from mappa_core import ConfigError
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"
