@@ -17,8 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
-from mappa.store.writer import Store
 from mappa.training import Run
 from mappa.training.listener import Listener
 from mappa_core import ConfigError, GuardStop
@@ -47,7 +45,9 @@ def engines(registry):
 
 def learned(folder):
     """The trajectories that each update learned from, as the last checkpoint has it."""
-    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
+    with RunReader(folder) as reader:
+        _, latest = max(reader.checkpoints.items())
+    return json.loads((latest / "policies/updates").read_text())
 
 
 def played(folder):
@@ -202,13 +202,15 @@ def test_the_last_iteration_leaves_nothing_behind(start):
 # --- guards and what is resumed ---------------------------------------------------------------------------------------
 
 
-def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_asked_for_again(start, tmp_path, registry):
+def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_asked_for_again(
+    start, tmp_path, registry, kept
+):
     run = start(max_staleness=2, words=("train.max_tool_failure_share=0.2", "coach.options.fails_from=12"))
     with pytest.raises(GuardStop, match="A checkpoint was written"):
         run.train()
     folder = tmp_path / "runs" / "run"
     before = played(folder)
-    done = Checkpoints(folder / "checkpoints").latest_iteration()
+    done = max(kept(folder))
     assert any(row[0] > f"train-{done + 1:06d}" for row in before)
     trained = Run.resume(folder, "coach.max_missing=1.0", registry=registry).train()
     check_whole(trained.folder, 2, 0.0, 4)
@@ -234,7 +236,7 @@ class Killer(Listener):
             raise Killed
 
 
-def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resume(start, tmp_path, registry):
+def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resume(start, tmp_path, registry, kept):
     slow = slow_task(start("probe").train())
     run = start(max_staleness=2, straggler_share=0.5, held={slow: 2}, words=("checkpoint.every=1",))
     with pytest.raises(Killed):
@@ -242,7 +244,7 @@ def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resu
     folder = tmp_path / "runs" / "run"
     decided = gathered(folder)
     late = [f"train-000000/n{slow}/{sample:03d}" for sample in (0, 1)]
-    assert Checkpoints(folder / "checkpoints").latest_iteration() == 1
+    assert max(kept(folder)) == 1
     assert (decided[0]["late"], decided[1]["joined"]) == (late, [])
     trained = Run.resume(folder, registry=registry).train()
     check_whole(trained.folder, 2, 0.5, 4)
@@ -272,7 +274,7 @@ class Cut(BaseException):
 class Cutter:
     """Lets so many writes of a store through; after that everything is lost."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, store_class):
         self.left = 0
         for name in (
             "begin_trajectory",
@@ -282,7 +284,7 @@ class Cutter:
             "record_iteration",
             "record_event",
         ):
-            monkeypatch.setattr(Store, name, self._counted(getattr(Store, name)))
+            monkeypatch.setattr(store_class, name, self._counted(getattr(store_class, name)))
 
     def _counted(self, write):
         def counted(*args, **kwargs):
@@ -302,10 +304,12 @@ class Cutter:
     every=st.integers(1, 2),
     seed=st.integers(0, 99),
 )
-def test_wherever_a_run_is_cut_off_it_learns_from_everything_once(registry, staleness, share, cuts, every, seed):
+def test_wherever_a_run_is_cut_off_it_learns_from_everything_once(
+    registry, store_class, staleness, share, cuts, every, seed
+):
     share = share if staleness else 0.0
     with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as root:
-        cutter = Cutter(monkeypatch)
+        cutter = Cutter(monkeypatch, store_class)
         options = f"{{max_staleness: {staleness}, straggler_share: {share}, action_ms: 0.5}}"
         words = ("train.iterations=5", "train.prompts=4", "sampling.concurrency=9", f"checkpoint.every={every}")
         run = Run.from_recipe("doubles/tiny", f"run.root={root}", "run.name=run", "engine.use=paced", "eval.problems=1",
@@ -332,7 +336,7 @@ def error_of(error, kind):
 PROGRAM = """
 import runpy, sys
 from pathlib import Path
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 from mappa.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])

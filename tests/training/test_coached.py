@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mappa.cli.progress import LineProgress
 from mappa.commands import Console, overridden_settings
 from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
 from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.coach_states import load_coach_states
@@ -131,12 +129,12 @@ def test_a_phase_that_nobody_judges_or_that_weighs_nothing_is_refused(start, set
         start(setting).check()
 
 
-def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_one(start, dears, tmp_path):
+def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_one(start, dears, tmp_path, kept):
     run = start("coach.spend_usd=1.0")
     with pytest.raises(GuardStop, match=r"coach.spend_usd=1.*higher cap(.|\n)*checkpoint was written"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (1,)
+    assert kept(folder) == (1,)
     paid = [verdict for verdict in verdicts(folder) if verdict.status == "scored"]
     assert dears.making.made[-1].asked == len(paid) and 10 <= len(paid) < 16
     with pytest.raises(GuardStop, match=r"coach\.spend_usd=1"):
@@ -204,10 +202,12 @@ class Confessing(Dear):
         self.learned = list(state["learned"])
 
 
-def test_what_a_coach_reports_of_itself_is_kept_shown_and_answered_with_a_pause(start, dears, tmp_path, capsys):
+def test_what_a_coach_reports_of_itself_is_kept_shown_and_answered_with_a_pause(
+    start, dears, tmp_path, capsys, line_progress
+):
     dears.confessing = True
     with pytest.raises(GuardStop, match=r"I cannot be believed\nA checkpoint was written"):
-        start("train.iterations=2").train(LineProgress(Console(width=200), 2))
+        start("train.iterations=2").train(line_progress(Console(width=200), 2))
     said = capsys.readouterr().out
     assert "coach drift, level: the coach gives doubler +4.00 points" in said and "coach: I like even ones" in said
     folder = tmp_path / "runs" / "run"

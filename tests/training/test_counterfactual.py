@@ -78,12 +78,10 @@ def test_a_run_is_the_same_but_for_its_rewards(start):
 
 
 def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been(
-    start, registry, tmp_path, monkeypatch
+    start, registry, tmp_path, monkeypatch, store_class
 ):
-    from mappa.store.writer import Store
-
     whole = start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name="whole").train()
-    real = Store.record_step
+    real = store_class.record_step
 
     class Killed(BaseException):
         pass
@@ -97,10 +95,10 @@ def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been
             if len(seen) == killed_at:
                 raise Killed
 
-        monkeypatch.setattr(Store, "record_step", step)
+        monkeypatch.setattr(store_class, "record_step", step)
         with pytest.raises(BaseException):  # noqa: B017 - a group that holds the kill
             start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name=f"killed{number}").train()
-        monkeypatch.setattr(Store, "record_step", real)
+        monkeypatch.setattr(store_class, "record_step", real)
         folder = tmp_path / f"killed{number}"
         Run.resume(folder, registry=registry).train()
         assert traces(folder) == traces(whole.folder)

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa.runs import RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.runs import RunReader, resolve_checkpoint
 from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.dynamic_sampling import tasks_with_spread
@@ -79,7 +78,9 @@ def start(registry, tmp_path):
 
 def learned(folder):
     """The trajectories that each update learned from."""
-    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
+    with RunReader(folder) as reader:
+        _, latest = max(reader.checkpoints.items())
+    return json.loads((latest / "policies/updates").read_text())
 
 
 def metrics(folder):
@@ -198,7 +199,7 @@ def test_an_iteration_learns_from_tasks_with_spread_alone_and_counts_the_others(
 
 def test_the_coach_learns_from_all_that_was_played(start):
     folder = start("run", "train.dynamic_sampling=9").train().folder
-    (state,) = Checkpoints(folder / "checkpoints").load_latest().manifest.coach["coaches"]
+    (state,) = resolve_checkpoint(f"{folder}@last", root=folder.parent).checkpoint.manifest.coach["coaches"]
     assert state["learned"] == sum(figures["rollouts"] for figures in metrics(folder))
 
 

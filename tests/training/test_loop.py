@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.runs import CoachFigures, RunReader, VerdictCount, write_summary
-from mappa.store.checkpoint import Checkpoints
-from mappa.store.summary import Seconds, read_summary
+from mappa.runs import CoachFigures, RunReader, VerdictCount, resolve_checkpoint, write_summary
 from mappa.training import Run
 from mappa.training.guards import guard_verdicts
 from mappa_core import Advantages, ConfigError, GuardStop, Message, PluginError, RunError, TaskError, Verdict
@@ -56,7 +54,7 @@ def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):
     assert sorted(used) == sorted(f"n{n}" for n in range(2, 12))
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path):
+def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path, kept):
     whole = start(registry, tmp_path, name="whole").train()
 
     class Killed(BaseException):
@@ -74,14 +72,14 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
     with pytest.raises(Killed):
         run.train(Killer())
     folder = tmp_path / "runs" / "killed"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert kept(folder) == (2,)
     with RunReader(folder) as reader:
         paid = sum(row.verdict.score is not None for row in reader.verdicts)
     assert paid == 24
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
     assert traces(folder) == traces(whole.folder)
-    states = Checkpoints(folder / "checkpoints").load_latest().manifest.coach["coaches"]
+    states = resolve_checkpoint(f"{folder}@last", root=folder.parent).checkpoint.manifest.coach["coaches"]
     assert states == [{"learned": 16}]
 
 
@@ -123,7 +121,8 @@ def test_an_evaluation_that_was_not_made_is_not_made_with_later_weights(registry
 
 def test_the_time_of_a_run_is_that_of_all_its_starts(registry, tmp_path):
     trained = start(registry, tmp_path, "train.iterations=1").train()
-    write_summary(trained.folder, replace(trained.summary, seconds=Seconds(wall=1000.0, cpu=2000.0)))
+    seconds = replace(trained.summary.seconds, wall=1000.0, cpu=2000.0)
+    write_summary(trained.folder, replace(trained.summary, seconds=seconds))
     again = Run.resume(trained.folder, registry=registry).train().summary.seconds
     assert 1000.0 < again.wall < 1100.0 and 2000.0 < again.cpu < 2100.0
 
@@ -140,16 +139,17 @@ def test_a_folder_that_exists_is_not_overwritten(registry, tmp_path):
         start(registry, tmp_path).train()
 
 
-def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reasons(registry, tmp_path):
+def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reasons(registry, tmp_path, kept):
     run = start(registry, tmp_path, "coach.options.fails_from=8")
     with pytest.raises(GuardStop, match=r"100% .*iteration 2(.|\n)*8 x failed: ConnectionError: the coach is away"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (1,)
-    assert read_summary(folder).status == "stopped"
+    assert kept(folder) == (1,)
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "stopped"
     with pytest.raises(GuardStop, match="iteration 3"):
         Run.resume(folder, registry=registry).train()
-    assert Checkpoints(folder / "checkpoints").iterations() == (1, 2)
+    assert kept(folder) == (1, 2)
 
 
 def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
@@ -178,11 +178,11 @@ def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_pa
 
 
 @pytest.mark.parametrize("setting", ["shapers=[{use: outcome, options: {metric: corect}}]", "coach.reward.live=0"])
-def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, setting):
+def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, kept, setting):
     run = start(registry, tmp_path, setting)
     with pytest.raises(GuardStop, match=r"No action of iteration 1 .*coach\.reward.*shapers.*metrics correct\)"):
         run.train()
-    assert Checkpoints(tmp_path / "runs" / "run" / "checkpoints").iterations() == (0,)
+    assert kept(tmp_path / "runs" / "run") == (0,)
 
 
 def test_where_counterfactuals_are_of_a_share_an_iteration_may_have_no_reward(registry, tmp_path):

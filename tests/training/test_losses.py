@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
-from mappa.store.summary import read_summary
 from mappa.training import Run
 from mappa.training.skipped_steps import count_consecutive_skips
 from mappa_core import Experience, GuardStop
@@ -64,13 +62,16 @@ def test_a_run_that_loses_its_engine_goes_on_from_its_last_checkpoint_in_the_sam
     assert [body["iteration"] for body in events(trained.folder, "resumed")] == [2]
 
 
-def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(start, engines, tmp_path, registry):
+def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(
+    start, engines, tmp_path, registry, kept
+):
     engines.losses += [3, 3, 3]
     with pytest.raises(GuardStop, match=r"lost 2 times \(train.max_restarts=1\), the last time: learner 0 was killed"):
         start("train.max_restarts=1").train()
     folder = tmp_path / "runs" / "run"
-    assert read_summary(folder).status == "failed"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "failed"
+    assert kept(folder) == (2,)
     assert Run.resume(folder, "train.max_restarts=2", registry=registry).train().summary.status == "done"
     assert len(events(folder, "engine_lost")) == 3
 
@@ -100,12 +101,12 @@ def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
         assert np.unique(kept["advantages"][span]).tolist() == [kept["reward"][row]]
 
 
-def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, tmp_path, registry):
+def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, tmp_path, registry, kept):
     run = start("checkpoint.every=10", options="skips: [1, 2]")
     with pytest.raises(GuardStop, match=r"'doubler': 4 optimiser steps in a row were skipped \(train.max_skipped=3\)"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert kept(folder) == (2,)
     assert sorted(path.name for path in (folder / "skipped").iterdir()) == [
         f"00000{number}-{policy}.npz" for number in (1, 2) for policy in ("checker", "doubler")
     ]
@@ -131,7 +132,7 @@ from pathlib import Path
 import mappa.cli.options as options
 import mappa.cli.train as train
 from mappa.cli import main
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 doubles = runpy.run_path(str(conftest))["Plugin"](recipe)

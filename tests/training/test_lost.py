@@ -11,15 +11,8 @@ import pytest
 from rich.console import Console
 
 from mappa.cli import main
-from mappa.cli.progress import LineProgress, QuietListener
-from mappa.cli.run_result import show_run_result
-from mappa.commands import announce_sandboxes, evaluate_standalone
-from mappa.look.observe import observe
-from mappa.look.view.report import write_report
-from mappa.rollout.resume import resume_iteration
+from mappa.commands import evaluate_standalone
 from mappa.runs import RunFolder, RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
-from mappa.store.summary import read_summary
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa.training.listener import Listener
@@ -204,7 +197,7 @@ def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     )
 
 
-def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_plays_them_on(start, tmp_path):
+def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_plays_them_on(start, tmp_path, kept):
     whole = start(name="whole").train()
     run = start(faults="2 9, 3 9, 4 9, 5 9")
     with pytest.raises(GuardStop) as stopped:
@@ -213,9 +206,10 @@ def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_
     assert "iteration 1 were lost to failures of tools, more than train.max_tool_failure_share=20%" in said
     assert "x the sandbox is out of sand\n" in said and said.endswith("A checkpoint was written.")
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (0,)
-    assert (Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text() == "0"
-    assert read_summary(folder).status == "stopped"
+    assert kept(folder) == (0,)
+    assert (folder / "checkpoints/000000/policies/updates").read_text() == "0"
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "stopped"
     mended(tmp_path)
     resumed = Run.resume(folder, registry=run._registry).train()
     assert resumed.summary.status == "done" and resumed.summary.tools.lost == 0
@@ -243,7 +237,7 @@ def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp
     assert traces(folder) == traces(whole.folder)
 
 
-def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path):
+def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path, resume_iteration):
     with pytest.raises(GuardStop):
         start(faults="2 9, 3 9, 4 9, 5 9").train()
     with RunFolder.open(tmp_path / "runs" / "run") as folder:
@@ -280,7 +274,7 @@ def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp
     assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
 
 
-def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
+def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry, observe):
     some = start("eval.coach=true", faults="20 1, 21 1, 22 1").composed
     evaluation = asyncio.run(evaluate_standalone(some, registry)).evaluation
     assert evaluation.failures == {"ToolError": 3} and evaluation.interval.mean == 1.0
@@ -333,37 +327,19 @@ def test_an_evaluation_says_and_keeps_it_too(start, registry):
         assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
 
 
-BOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the [door] is open",))}
-
-
-def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from_them(capsys):
-    console = Console(width=40)
-    LineProgress(console, 1).on_sandboxes(BOXES)
-    assert capsys.readouterr().out.splitlines() == [
-        "programs of the tool python run in padded (a [soft] one)",
-        "programs of the tool python: the [door] is open",
-    ]
-    QuietListener().on_sandboxes(BOXES)
-    said = capsys.readouterr()
-    assert said.out == "" and said.err == "programs of the tool python: the [door] is open\n"
-    announce_sandboxes(console, {"python": Sandbox(name="padded")}, quiet=True)
-    assert capsys.readouterr().out == ""
-
-
-def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys):
+def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys, line_progress, show_result, report_of):
     console = Console(width=200)
-    show_run_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
+    show_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
     assert "made again" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
-        LineProgress(console, 2)
+        line_progress(console, 2)
     )
-    show_run_result(console, trained)
+    show_result(console, trained)
     out = capsys.readouterr().out
     assert trained.summary.tools.attempts_again == 2
     assert "  1 calls of tools made again" in out or "  2 calls of tools made again" in out
     assert "\n2 calls of tools made again\n" in out
-    write_report(trained.folder, trained.summary)
-    assert "0 rollouts lost, 2 calls made again" in (trained.folder / "report.html").read_text()
+    assert "0 rollouts lost, 2 calls made again" in report_of(trained)
 
 
 def test_a_trace_says_where_a_program_ran_and_how_often_it_was_started(start, capsys):

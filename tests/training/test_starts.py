@@ -6,8 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
+from mappa.runs import RunReader, resolve_checkpoint
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa_core import ConfigError, Offer, hookimpl
@@ -77,11 +76,7 @@ def start(registry, tmp_path, *settings, name="run"):
     return Run.from_recipe("doubles/tiny", *words, registry=registry)
 
 
-def kept(folder):
-    return Checkpoints(folder / "checkpoints").iterations()
-
-
-def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path):
+def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path, kept):
     trained = start(registry, tmp_path, "checkpoint.best=true").train()
     assert kept(trained.folder) == (2, 6)
     assert json.loads((trained.folder / "checkpoints/best.json").read_text()) == {
@@ -90,18 +85,18 @@ def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_pa
     with RunReader(trained.folder) as reader:
         events = [event.body["iteration"] for event in reader.events("best")]
     assert events == [0, 1, 2]
-    manifest = Checkpoints(trained.folder / "checkpoints").load(2).manifest
+    manifest = resolve_checkpoint(f"{trained.folder}@2", root=tmp_path).checkpoint.manifest
     assert manifest.agents == {"doubler": "doubler", "checker": "checker"}
     assert {name: one.kind for name, one in manifest.policies.items()} == {"doubler": "full", "checker": "full"}
 
 
-def test_without_it_none_is_kept(registry, tmp_path):
+def test_without_it_none_is_kept(registry, tmp_path, kept):
     trained = start(registry, tmp_path).train()
     assert kept(trained.folder) == (6,)
-    assert Checkpoints(trained.folder / "checkpoints").best() is None
+    assert not (trained.folder / "checkpoints/best.json").exists()
 
 
-def test_a_resumed_run_keeps_what_was_best(registry, tmp_path):
+def test_a_resumed_run_keeps_what_was_best(registry, tmp_path, kept):
     settings = ("checkpoint.best=true", "checkpoint.every=1")
     folder = start(registry, tmp_path, *settings, "train.iterations=4").train().folder
     assert kept(folder) == (2, 4)
