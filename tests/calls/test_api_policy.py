@@ -6,11 +6,22 @@ from random import Random
 import pytest
 from omegaconf import OmegaConf
 
-from mappa_core import Completion, ConfigError, Message, Offer, PluginError, PromptTooLong, Sampling, ToolCall, ToolSpec
+from mappa.testing import load_plugins
+from mappa_core import (
+    Completion,
+    ConfigError,
+    Message,
+    Offer,
+    PluginError,
+    PromptTooLong,
+    Sampling,
+    ToolCall,
+    ToolSpec,
+    hookimpl,
+)
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions, CallLimits, Price
-from mappa_core.defaults import policy_from_transport
 from mappa_core.engine import Sampler
 from mappa_core.transport import CallError
 
@@ -164,6 +175,17 @@ class ClashingOptions:
     limits: int = 3
 
 
+def policy_offer(transport):
+    """The policy that core offers for a plugin's transport."""
+
+    class Plugin:
+        @hookimpl
+        def mappa_transports(self):
+            yield transport
+
+    return load_plugins(only=(), modules={"wires": Plugin()}).offer("policies", transport.name)
+
+
 def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
     built = []
 
@@ -171,7 +193,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
         built.append(options)
         return scripted(answer())
 
-    offer = policy_from_transport(Offer("gemini", build, WireOptions))
+    offer = policy_offer(Offer("gemini", build, WireOptions))
     assert offer.name == "gemini"
     assert is_dataclass(offer.options)
     chosen = OmegaConf.to_object(
@@ -193,7 +215,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
 
 
 def test_a_transport_without_options_has_those_of_core():
-    assert fields(policy_from_transport(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
+    assert fields(policy_offer(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +224,4 @@ def test_a_transport_without_options_has_those_of_core():
 )
 def test_options_that_cannot_be_added_to_are_refused(options, message):
     with pytest.raises(PluginError, match=message):
-        policy_from_transport(Offer("odd", lambda chosen: None, options))
+        policy_offer(Offer("odd", lambda chosen: None, options))

@@ -1,15 +1,13 @@
 """A verdict's deadline counts work, not the wait for a turn, on a clock that nobody waits for."""
 
 import asyncio
-from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
 
 import pytest
 
-from mappa.commands import CoachSection, NamedCoach
-from mappa.session.coaches import build_coaches
-from mappa_core import Coach, ConfigError, Use, Verdict
+from mappa.commands import NamedCoach
+from mappa_core import Coach, Verdict
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits
 from mappa_core.calls.spend_ledger import Ledger
@@ -86,24 +84,3 @@ def test_a_call_goes_on_for_others_when_the_work_that_began_it_is_over(travel):
         return await task
 
     assert travel(begin()) == "late"
-
-
-def test_attempts_that_do_not_fit_into_a_verdict_are_refused():
-    section = CoachSection(use="gemini", options=SimpleNamespace(limits=CallLimits()), timeout_s=120.0)
-    workflow = SimpleNamespace(agents={"solver": None}, metric="correct")
-    with pytest.raises(
-        ConfigError, match=r"limits\.attempts=4 times limits\.timeout_s=60 does not fit; raise it to 240"
-    ):
-        build_coaches(SimpleNamespace(coach=section), None, workflow)
-
-
-def test_attempts_of_a_member_have_to_fit_as_those_of_a_coach():
-    @dataclass
-    class Options:
-        members: list[Use]
-
-    slow = Use(use="gemini", options=SimpleNamespace(limits=CallLimits(timeout_s=600)))
-    section = CoachSection(use="ensemble", options=Options([Use(use="rules"), slow]))
-    workflow = SimpleNamespace(agents={"solver": None}, metric="correct")
-    with pytest.raises(ConfigError, match=r"of gemini, limits\.attempts=4 times limits\.timeout_s=600 does not fit"):
-        build_coaches(SimpleNamespace(coach=section), None, workflow)

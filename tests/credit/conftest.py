@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mappa_core import Completion, Experience, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core.records import Counterfactual
 
 MakeStep = Callable[..., Step]
 MakeTrajectory = Callable[..., Trajectory]
@@ -145,3 +147,29 @@ def make_trajectory() -> MakeTrajectory:
 @pytest.fixture(scope="session")
 def make_experience() -> MakeExperience:
     return _experience
+
+
+@pytest.fixture(scope="session")
+def played(make_step, make_trajectory):
+    """A trajectory in which these agents act in this order."""
+
+    def make(agents="abc", *, error=None, **outcome: float):
+        steps = [make_step(f"s{k}", agent, position=k) for k, agent in enumerate(agents)]
+        return make_trajectory("t", steps, outcome=outcome, error=error)
+
+    return make
+
+
+@pytest.fixture
+def weighed(played: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
+    """A trajectory in which replacing action k gives the outcome that stands k-th; None: nothing was played."""
+
+    def build(*credited: float | None, **outcome: float) -> Trajectory:
+        made = [
+            Counterfactual(position=position, number=0, outcome={"correct": value})
+            for position, value in enumerate(credited)
+            if value is not None
+        ]
+        return replace(played("a" * len(credited), **outcome), counterfactuals=tuple(made))
+
+    return build

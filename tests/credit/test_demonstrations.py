@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mappa_core import Message, Verdict
-from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.demonstrations import collect_demonstrations
+from mappa_core.engine import TrainSection
 
 POLICIES = {"solver": "solver", "coder": "coder"}
 LIVE = {"live": 1.0}
@@ -36,7 +36,7 @@ def make(make_step, make_trajectory):
             experience,
             [trajectory],
             phases,
-            SupervisedSection(weight=1.0, **settings),
+            replace(TrainSection().supervised, weight=1.0, **settings),
             encode=encode,
             max_tokens={"solver": 4, "coder": 6},
             saw_truth={"coder"},

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,20 +19,8 @@ from mappa_core.credit.shapers import (
     ScaleOptions,
     ScaleShaper,
 )
-from mappa_core.records import Counterfactual
 
 optional_rewards = st.lists(st.none() | st.integers(-10, 10).map(float), max_size=12)
-
-
-@pytest.fixture(scope="session")
-def played(make_step, make_trajectory):
-    """A trajectory in which these agents act in this order."""
-
-    def make(agents="abc", *, error=None, **outcome: float):
-        steps = [make_step(f"s{k}", agent, position=k) for k, agent in enumerate(agents)]
-        return make_trajectory("t", steps, outcome=outcome, error=error)
-
-    return make
 
 
 # scale
@@ -163,24 +149,14 @@ def test_no_shaper_makes_a_number_of_a_missing_verdict_unless_the_outcome_replac
 # difference
 
 
-def weighed(played, *credited, **outcome):
-    """A trajectory in which replacing action k gives the outcome that stands k-th; None: nothing was played."""
-    made = [
-        Counterfactual(position=k, number=0, outcome={"correct": one})
-        for k, one in enumerate(credited)
-        if one is not None
-    ]
-    return replace(played("a" * len(credited), **outcome), counterfactuals=tuple(made))
-
-
-def test_a_reward_is_what_replacing_the_action_takes_away(played) -> None:
-    trajectory = weighed(played, 1.0, 0.0, None, correct=0.25)
+def test_a_reward_is_what_replacing_the_action_takes_away(weighed) -> None:
+    trajectory = weighed(1.0, 0.0, None, correct=0.25)
     assert DifferenceShaper(DifferenceOptions(weight=2.0))(trajectory, (None, None, None)) == (-1.5, 0.5, None)
     mixed = DifferenceShaper(DifferenceOptions(process_weight=0.5))
     assert mixed(trajectory, (4.0, None, 4.0)) == (-0.75 + 2.0, None, None)
 
 
-def test_no_outcome_is_no_credit(played) -> None:
-    assert DifferenceShaper(DifferenceOptions())(weighed(played, 1.0, 0.0), (1.0, 1.0)) == (None, None)
+def test_no_outcome_is_no_credit(weighed) -> None:
+    assert DifferenceShaper(DifferenceOptions())(weighed(1.0, 0.0), (1.0, 1.0)) == (None, None)
     other = DifferenceOptions(metric="score")
-    assert DifferenceShaper(other)(weighed(played, 1.0, correct=1.0, score=1.0), (1.0,)) == (None,)
+    assert DifferenceShaper(other)(weighed(1.0, correct=1.0, score=1.0), (1.0,)) == (None,)

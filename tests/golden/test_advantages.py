@@ -13,7 +13,6 @@ import pytest
 
 from mappa.testing import load_plugins
 from mappa_core import Completion, Experience, Message, Step, Task, Trajectory
-from mappa_core.credit.ragged import lengths_to_offsets
 
 FOLDER = Path(__file__).parent / "advantages"
 FAMILIES = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -86,7 +85,7 @@ def experience(batch: Mapping[str, Any], how: str) -> Experience:
         reward=np.array(reward, np.float32),
         weight=np.ones(number, np.float32),
         tokens=np.zeros(tokens, np.int32),
-        offsets=lengths_to_offsets(np.array(lengths, np.int64)),
+        offsets=np.cumsum([0, *lengths], dtype=np.int64),
         version=np.zeros(tokens, np.int32),
         logprobs=np.zeros(tokens, np.float32),
         prompt_tokens=zeros,

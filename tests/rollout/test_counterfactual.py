@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mappa.commands import RunConfig
 from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.counterfactual import (
     CounterfactualBound,
@@ -15,7 +16,6 @@ from mappa.rollout.counterfactual import (
 )
 from mappa.rollout.team import Job, NamedCoach, Team
 from mappa.runs import RunFolder, RunReader, counterfactual_credit
-from mappa.store.iteration_report import CounterfactualFigures
 from mappa.testing import FixedCoach, ScriptedSampler
 from mappa_core import (
     ConfigError,
@@ -30,9 +30,8 @@ from mappa_core import (
     ToolSpec,
     Workflow,
 )
-from mappa_core.config.schema import CounterfactualSection
-from mappa_core.records import Counterfactual
 
+NO_COUNTERFACTUALS = RunConfig().credit.counterfactual
 TASK = Task(id="sum", prompt="2+2", reference="4")
 
 
@@ -151,7 +150,7 @@ class Bench:
     def again(self, use, *, default_actions=None, **section):
         return CounterfactualCollector(
             self.team,
-            CounterfactualSection(use=use, **section),
+            replace(NO_COUNTERFACTUALS, use=use, **section),
             default_actions=default_actions or {},
             store=self.folder.store,
             recorder=self.folder.store,
@@ -176,7 +175,7 @@ async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_
     # Planners alone had the same prompt: 0 - 1 for the bad plan, 1 - 0 for the good one.
     assert (bad.outcome["correct"], good.outcome["correct"]) == (0.0, 1.0)
     assert credits_of(bad) == [-1.0, None, None] and credits_of(good) == [1.0, None, None]
-    assert weighed.figures == CounterfactualFigures(rollouts=2, lost=0, settled=2, missing={"no_sibling": 4})
+    assert weighed.figures.metrics() == {"rollouts": 2, "lost": 0, "settled": 2, "missing/no_sibling": 4}
 
 
 async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder):
@@ -354,17 +353,10 @@ async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_afte
 # --- the formula ------------------------------------------------------------------------------------------------------
 
 
-def weighed_by(folder_trajectory, *outcomes):
-    made = tuple(
-        Counterfactual(position=0, number=number, outcome={"correct": one})
-        if isinstance(one, float)
-        else Counterfactual(position=0, number=number, error=Failure(kind=one, message=""))
-        for number, one in enumerate(outcomes)
-    )
-    return counterfactual_credit(replace(folder_trajectory, counterfactuals=made), 0, "correct")
+async def test_the_credit_of_an_action_by_hand(folder, counterfactuals):
+    def weighed_by(trajectory, *outcomes):
+        return counterfactual_credit(replace(trajectory, counterfactuals=counterfactuals(*outcomes)), 0, "correct")
 
-
-async def test_the_credit_of_an_action_by_hand(folder):
     (trajectory,) = await Bench(folder, ["good plan"]).play()
     cases = {
         (): (None, "not_played"),
@@ -386,7 +378,7 @@ async def test_the_credit_of_an_action_by_hand(folder):
 
 
 def test_the_bound_counts_what_may_follow_each_replaced_action():
-    section = CounterfactualSection(use="resample", samples=2, agents=["coder"])
+    section = replace(NO_COUNTERFACTUALS, use="resample", samples=2, agents=["coder"])
     turns = {"solver": 1, "coder": 2}
     # After the coder's first action it may act twice, after its second once: 3; the solver at most once after each.
     assert max_actions_after(turns, ("solver", "coder"), ["coder"]) == {"solver": 2.0, "coder": 3.0}
@@ -403,7 +395,7 @@ def test_the_bound_counts_what_may_follow_each_replaced_action():
 async def test_no_more_is_played_than_was_said(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=2)
     await bench.play()
-    section = CounterfactualSection(use="resample", samples=2)
+    section = replace(NO_COUNTERFACTUALS, use="resample", samples=2)
     weighed = await bench.again("resample", samples=2).collect(0, bench.trajectories)
     said = bound_counterfactuals(
         section, bench.team.workflow.max_turns, dict.fromkeys(bench.team.workflow.agents, 256), 2

@@ -11,7 +11,6 @@ from mappa.look.conformance import Action, Decision, DecisionProcess, expected_g
 from mappa.look.conformance.estimator_contract import describe_difference
 from mappa.look.conformance.standard_processes import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
 from mappa.testing import load_plugins
-from mappa_core.credit.shapers import ReturnToGoOptions, ReturnToGoShaper
 
 REGISTRY = load_plugins(only=())
 ROUNDING = 1e-6
@@ -162,7 +161,7 @@ def test_returns_with_missing_verdicts_reward_short_trajectories():
         samples=1,
     )
     exact = policy_gradient(process, "team")[:2]
-    found = expected_gradient(process, built("reinforce"), shapers=(ReturnToGoShaper(ReturnToGoOptions()),))[:2]
+    found = expected_gradient(process, built("reinforce"), shapers=(REGISTRY.build("shapers", "return_to_go"),))[:2]
     print(f"the logit of ending: {found[0]:.4g}, by the share of verdicts {exact[0]:.4g}")
     np.testing.assert_allclose(found, 0.0, atol=1e-14)
     assert exact[0] == pytest.approx(0.5 * 0.25 * 0.75 * (4.0 - 8.0))

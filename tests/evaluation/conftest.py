@@ -1,0 +1,32 @@
+"""What shows an evaluation: rooms above this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from mappa.cli import progress, result_tables
+from mappa.runs import EvalSummary, Evaluation, Summary
+from mappa.training.summary import build_summary
+
+
+@pytest.fixture
+def evaluation_line() -> Callable[[Evaluation], str]:
+    """What progress prints of an evaluation."""
+    return progress.evaluation_line
+
+
+@pytest.fixture
+def printed_counts() -> Callable[[Evaluation], list[str]]:
+    """The column of a table that counts the problems."""
+    return lambda evaluation: [*result_tables.evaluation_table(evaluation).columns[1].cells]
+
+
+@pytest.fixture
+def summary_of() -> Callable[[Sequence[Evaluation]], EvalSummary]:
+    """What the summary of a run that has not trained says of its evaluations."""
+    blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
+    untrained = SimpleNamespace(iterations=list)
+    return lambda evaluations: build_summary(blank, untrained, evaluations).eval
