@@ -10,7 +10,7 @@ import pytest
 
 from mappa import Run
 from mappa.cli import main
-from mappa.store.summary import read_summary
+from mappa.runs import RunReader
 from mappa.testing import load_plugins
 
 
@@ -59,7 +59,8 @@ def test_runs_that_differ_in_nothing_but_their_seed_are_one_arm(runs, capsys):
     assert (pair["difference"]["mean"], pair["p"], pair["p_adjusted"], pair["h"]) == (0.0, 1.0, 1.0, 0.0)
     assert (pair["wins"], pair["losses"], pair["ties"]) == (0, 0, 4)
     assert pair["over_seeds"] and document["pooled"] == {}
-    assert strict["mean"]["mean"] == read_summary(runs / "strict0").eval.after.mean == 0.5
+    with RunReader(runs / "strict0") as reader:
+        assert strict["mean"]["mean"] == reader.summary.eval.after.mean == 0.5
 
 
 def test_arms_may_be_named_by_a_setting_or_by_hand(runs, capsys):

@@ -11,7 +11,7 @@ import pytest
 from mappa.cli import main
 from mappa.commands import compose, load_registry
 from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
-from mappa.store.summary import read_summary
+from mappa.runs import RunReader
 from mappa_core import ConfigError, RunError
 
 
@@ -47,7 +47,8 @@ def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles
     assert "No setting is named the best" in captured.out
     assert "figures hold for other problems, not for other seeds" in captured.out
     assert (folder / "sweep.html").read_text().count("<svg") == 1
-    assert read_summary(folder / "arm2-s0").seed == 0
+    with RunReader(folder / "arm2-s0") as reader:
+        assert reader.summary.seed == 0
     assert "right: 9.0" in (folder / "arm2-s0" / "config.yaml").read_text()
 
     # What is done is not run again; a run that fails is shown, and the others go on.
@@ -72,7 +73,8 @@ def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, in
     assert main(["sweep", "--folder", str(folder), "--vary", *words, "--quiet", "--json", *SHORT]) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["chosen"] == {"setting": "train.samples=1", "selection_mean": 1.0}
-    own = read_summary(folder / "arm1-s3").eval
+    with RunReader(folder / "arm1-s3") as reader:
+        own = reader.summary.eval
     assert own.n + own.selection.n == 4 and document["compared"]["problems"] == own.n
     assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
 

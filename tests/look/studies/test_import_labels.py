@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from mappa.cli import main
-from mappa.cli.main import cli
 from mappa.commands import restore
 from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa.look.importing import LogMapping, import_logs
@@ -286,7 +284,7 @@ async def test_the_truth_is_shown_where_it_is_asked_for_and_nowhere_else(tmp_pat
 # --- on the command line ----------------------------------------------------------------------------------------------
 
 
-def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monkeypatch):
+def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monkeypatch, invoke):
     monkeypatch.setenv("COLUMNS", "120")
     made = imported(tmp_path, GENERATED, CRAFTED)
     verdicts = write(
@@ -295,12 +293,12 @@ def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monke
         {"run": "hand/1.json", "agent": "Orchestrator", "step": 1},
     )
     words = ["coach", "eval", "--coach", "recorded", f"recorded.path={verdicts}", "--truth", "both"]
-    told = CliRunner().invoke(cli, [*words, "--run", str(made.folder)])
+    told = invoke([*words, "--run", str(made.folder)])
     assert told.exit_code == 0, told.output
     assert "2 labelled runs of 2 questions, 6 actions" in told.output
     assert "The truth was not shown to the coach" in told.output and "The truth was shown to the coach" in told.output
     asked = [*words, "--json", "--on", "who-and-when", "--data", str(tmp_path / "run.jsonl")]
-    document = json.loads(CliRunner().invoke(cli, asked).output)
+    document = json.loads(invoke(asked).output)
     hidden, shown = document["evaluations"]
     assert (hidden["truth"], shown["truth"]) == (False, True)
     figures = {(one["task"], one["stratum"]): one for one in hidden["coaches"][0]["figures"]}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from mappa.cli import main
-from mappa.cli.main import cli
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
 from mappa.testing import load_plugins
@@ -90,12 +88,12 @@ def test_a_correct_that_is_no_share_is_refused_with_what_to_do(tmp_path, value):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_the_refusal_advises_works(tmp_path, monkeypatch, capsys):
+def test_what_the_refusal_advises_works(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": CHAT, "ok": 55}) + "\n")
     assert main(["import", "log.jsonl", "--outcome", "ok"]) == 2
     assert "--outcome NAME=ok" in " ".join(capsys.readouterr().err.split())
-    told = CliRunner().invoke(cli, ["import", "log.jsonl", "--outcome", "points=ok", "--name", "x"])
+    told = invoke(["import", "log.jsonl", "--outcome", "points=ok", "--name", "x"])
     assert told.exit_code == 0 and "no outcome `correct` is known of 1 rollout" in told.output
     with RunReader(tmp_path / "runs" / "x") as reader:
         assert [dict(row.outcome) for row in reader.trajectories] == [{"points": 55.0}]

@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from mappa.cli import main
-from mappa.cli.main import cli
 from mappa.commands import restore
 from mappa.look.coach_eval.labelled_actions import label_runs
 from mappa.look.counted_verdicts import with_counted_verdicts
@@ -22,7 +20,6 @@ from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunFolder, RunReader, list_run_folders
-from mappa.store.summary import read_summary
 from mappa.testing import load_plugins
 from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
 
@@ -328,8 +325,8 @@ def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, mo
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
     for _ in range(2):
         asyncio.run(recoach(composed, registry, made.folder))
-    summary = read_summary(made.folder)
     with RunReader(made.folder) as reader:
+        summary = reader.summary
         assert len(list(reader.verdicts)) == 24
         counted = with_counted_verdicts(summary, reader)
     assert (counted.coach.verdicts, counted.coach.failed, counted.coach.usd) == (12, 0, 0.0)
@@ -354,7 +351,8 @@ async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
 
 def test_it_is_listed_shown_and_reported(tmp_path, capsys):
     made = imported(tmp_path, {"messages": CHAT, "ok": 1}, outcomes={"correct": "ok"})
-    summary = read_summary(made.folder)
+    with RunReader(made.folder) as reader:
+        summary = reader.summary
     assert (summary.status, summary.iterations, summary.agents["planner"].turns) == ("done", 0, 1.0)
     assert "planner" in write_report(made.folder, summary).read_text()
     for words in (["runs", "list", "--root", made.folder.parent], ["runs", "show", made.folder]):
@@ -366,7 +364,7 @@ def test_it_is_listed_shown_and_reported(tmp_path, capsys):
 KILLED = """
 import os, signal
 from mappa.look.importing import import_run
-from mappa.cli.main import main
+from mappa.cli import main
 
 store_trajectory = import_run._store_trajectory
 
@@ -391,13 +389,13 @@ def test_an_import_that_is_killed_leaves_no_run_and_can_be_made_again(tmp_path, 
     assert [path.name for path in list_run_folders(tmp_path / "runs")] == ["x"]
 
 
-def test_on_the_command_line(tmp_path, monkeypatch, capsys):
+def test_on_the_command_line(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", {"messages": CHAT, "ok": True})
     words = ["import", str(path), "--agent", "writer=Writes.", "--outcome", "ok", "--name", "x"]
-    told = CliRunner().invoke(cli, [*words, "--json"])
+    told = invoke([*words, "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["agents"] == {"planner": 1, "writer": 1, "assistant": 1}
-    shown = CliRunner().invoke(cli, [*words[:-1], "y"])
+    shown = invoke([*words[:-1], "y"])
     assert "1 rollout of 1 task from messages" in shown.output and "mappa recoach runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
     assert main(words) == 2

@@ -9,7 +9,6 @@ import pytest
 from mappa.commands import restore
 from mappa.look.recoach import recoach
 from mappa.runs import CONFIG, RunFolder, RunReader
-from mappa.store.writer import Store
 from mappa_core import ConfigError, RunError, Task
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
@@ -207,11 +206,11 @@ async def test_a_rollout_that_never_ended_is_no_rollout_yet(run, again):
     assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
 
 
-async def test_a_full_disk_ends_it_with_one_message(run, again, monkeypatch):
+async def test_a_full_disk_ends_it_with_one_message(run, again, monkeypatch, store_class):
     def full(self, verdict):
         raise RunError("run.db: there is no space left")
 
-    monkeypatch.setattr(Store, "record_verdict", full)
+    monkeypatch.setattr(store_class, "record_verdict", full)
     with pytest.raises(RunError, match="no space left"):
         await again(run)
 

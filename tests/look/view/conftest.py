@@ -5,10 +5,16 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from mappa.cli import progress as progress_module
+from mappa.cli.run_result import show_run_result
+from mappa.commands import Console, TrainResult
+from mappa.store.schema import DATABASE_SCHEMA
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -36,3 +42,21 @@ def root(_hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     shutil.copytree(_hostile, root / "hostile")
     return root
+
+
+@pytest.fixture
+def progress() -> ModuleType:
+    """What prints progress, with the tables of agents."""
+    return progress_module
+
+
+@pytest.fixture
+def show_result() -> Callable[[Console, TrainResult], None]:
+    """What `mappa train` prints at the end."""
+    return show_run_result
+
+
+@pytest.fixture
+def database_schema() -> int:
+    """The schema of run.db that is written now."""
+    return DATABASE_SCHEMA

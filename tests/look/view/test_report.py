@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from mappa import Run
 from mappa.cli import main
-from mappa.cli.run_result import show_run_result
 from mappa.commands import format_share, show_evaluation
 from mappa.look.view.drift import read_drift
 from mappa.look.view.report import build_gap_charts, write_report
@@ -21,7 +20,6 @@ from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunReader
 from mappa.statistics import Interval
-from mappa.store.summary import read_summary
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import Coach, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
 from mappa_core.coach import Alarm, DriftReport, Gap
@@ -207,7 +205,7 @@ def test_the_report_as_json_holds_gaps_and_alarms(trained, capsys):
 
 
 def test_a_run_that_is_under_way_or_recorded_no_bounds_has_a_report_too(trained, tmp_path):
-    summary = replace(read_summary(trained.folder), status="running", eval=None)
+    summary = replace(trained.summary, status="running", eval=None)
     summary = replace(summary, seconds=replace(summary.seconds, wall=None))
     page = write_report(trained.folder, summary).read_text()
     assert "16 iterations,\nrunning</p>" in page and "Held-out" not in page
@@ -232,8 +230,8 @@ def test_iterations_keep_accuracy_and_figures_by_stratum(trained):
         assert regression.figures["fair"] == regression.accuracy / 2
 
 
-def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):
-    show_run_result(Console(width=100), trained)
+def test_a_run_ends_with_every_measure_by_stratum(trained, capsys, show_result):
+    show_result(Console(width=100), trained)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "held-out correct, 9 problems in 4 clusters, 95 % intervals"
     start = lines.index("fair")

@@ -12,12 +12,12 @@ from mappa.look.view.highlights import select_highlights
 from mappa.look.view.provenance import read_provenance
 from mappa.look.view.report import write_page, write_report
 from mappa.runs import CoachFigures, IterationReport, RunFolder, RunReader, Summary, VerdictCount, write_summary
-from mappa.store.summary import CoachSummary
 from mappa_core import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
 CONFIG = "recipe: mathchat/tiny\nseed: 0  # <- the recipe\n"
-SUMMARY = Summary(plugin="p", recipe="tiny", recipe_hash="h", seed=0, status="done", coach=CoachSummary(usd=1.25))
+BLANK = Summary(plugin="p", recipe="tiny", recipe_hash="h", seed=0, status="done")
+SUMMARY = replace(BLANK, coach=replace(BLANK.coach, usd=1.25))
 
 
 def step(trajectory, position, text="wrote"):
