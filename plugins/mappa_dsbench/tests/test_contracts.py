@@ -32,7 +32,6 @@ from sklearn.svm import SVR
 
 from mappa_core import Bench, TaskError, ToolError, ToolLimits, ToolResult
 from mappa_core.sandbox import ProgramRun
-from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
 from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission
 from mappa_dsbench.contracts.run_probe import build_program, build_source
@@ -97,10 +96,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+async def cage(tmp_path_factory: pytest.TempPathFactory, build_bench: Callable[..., Bench]) -> AsyncIterator[Bench]:
     tool = PythonTool(PythonOptions(workers=1, preload=PRELOAD))
     archive = tmp_path_factory.mktemp("archive")
-    yield ScratchRunner({"python": tool}, {"python": LIMITS}, {"python": 0}, wait_s=0, archive=archive)
+    yield build_bench(tool, LIMITS, archive)
     await tool.close()
 
 

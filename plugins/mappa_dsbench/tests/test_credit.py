@@ -6,7 +6,7 @@ The large experiment plays every kind of fault (`faults`) in many ways on embedd
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest_asyncio
 from mappa.testing import play
 from mappa_core import NOBODY, Bench, CoachError, NoOptions, Scene, ToolLimits, Trajectory, Verdict
 from mappa_core.sandbox import ProgramRun
-from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.coach.reference_rerun import ReferenceRerunner
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.contracts import inspect_files
@@ -41,13 +40,9 @@ VARIANTS = 25
 class Table:
     """One task, the tool, and an archive for all plays of this module."""
 
-    def __init__(self, pens: Made, tool: PythonTool, archive: Path) -> None:
+    def __init__(self, pens: Made, tool: PythonTool, archive: Path, build_bench: Callable[..., Bench]) -> None:
         self.task, self.tool, self.archive = pens.task, tool, archive
-
-    @property
-    def bench(self) -> Bench:
-        limits = {"python": ToolLimits()}
-        return ScratchRunner({"python": self.tool}, limits, {"python": 0}, wait_s=0, archive=self.archive)
+        self.bench = build_bench(tool, ToolLimits(), archive)
 
     def program(self, name: str) -> str:
         return written(name, self.task)
@@ -76,9 +71,10 @@ def done(program: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def table(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Table]:
+async def table(tmp_path_factory: pytest.TempPathFactory, build_bench: Callable[..., Bench]) -> AsyncIterator[Table]:
     tool = PythonTool(PythonOptions(preload=PRELOAD, workers=2))
-    yield Table(made(tmp_path_factory.mktemp("pens") / "task", "rmse"), tool, tmp_path_factory.mktemp("archive"))
+    pens, archive = made(tmp_path_factory.mktemp("pens") / "task", "rmse"), tmp_path_factory.mktemp("archive")
+    yield Table(pens, tool, archive, build_bench)
     await tool.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mappa.commands import LLMCoachOptions, PromptBuilder
-from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
 from mappa_core import Scene, Task, Trajectory
 from mappa_dsbench.options import TeamOptions
@@ -20,6 +20,7 @@ from mappa_sandbox.tool import PythonTool
 
 from .tables import made
 
+BuildScenes = Callable[..., tuple[Scene, ...]]
 REPLIES = ("I look at the tables.", "No features, no model.", "Nothing to hand in.")
 
 
@@ -49,7 +50,12 @@ def test_every_agent_has_a_rubric_of_its_own() -> None:
 
 @pytest.mark.parametrize(("truth", "after", "correction"), list(itertools.product([False, True], repeat=3)))
 async def test_the_rubrics_render_in_every_setting(
-    trajectory: Trajectory, truth: bool, after: bool, correction: bool
+    trajectory: Trajectory,
+    truth: bool,
+    after: bool,
+    correction: bool,
+    live_scenes: BuildScenes,
+    hindsight_scenes: BuildScenes,
 ) -> None:
     shown = list(ROLES) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -59,7 +65,9 @@ async def test_the_rubrics_render_in_every_setting(
         assert "{%" not in text and "{{" not in text and "\n\n\n" not in text.split("# Judging")[1].split("\n# ")[0]
 
 
-async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
+async def test_the_rubrics_make_use_of_what_the_coach_may_know(
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes
+) -> None:
     live = live_scenes(trajectory, ROLES, reference_for=[])
     knowing = hindsight_scenes(trajectory, ROLES, metric="correct", reference_for=list(ROLES))
     engineer, modeler, analyst = [await instructions(scene) for scene in live]

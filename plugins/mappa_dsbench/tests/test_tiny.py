@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,8 +20,7 @@ from hypothesis import strategies as st
 import mappa_dsbench
 from mappa.commands import compose
 from mappa.testing import load_plugins
-from mappa_core import Message
-from mappa_core.tools.parse_calls import parse_calls
+from mappa_core import Message, ToolCall
 from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
@@ -152,13 +152,12 @@ def test_no_fault_is_without_a_consequence(tables, team, faulty, agent: str, fau
 
 
 @pytest.mark.parametrize("agent", ROLES)
-def test_a_program_in_no_fence_is_not_run(agent: str) -> None:
+def test_a_program_in_no_fence_is_not_run(programs_in: Callable[[str], tuple[ToolCall, ...]], agent: str) -> None:
     drawn = draw_task(Random(0))
     good = draw_sound_program(agent, drawn, Random(0))
     bad = plant_faults(agent, good, ["unfenced"], drawn)
     for program, count in ((good, 1), (bad, 0)):
-        reply = Message(role="assistant", content=program.text(drawn.problem))
-        assert len(parse_calls(reply, ["python"])) == count
+        assert len(programs_in(program.text(drawn.problem))) == count
     assert predict_outcome(agent, bad, drawn, EVERY_FILE).result is None
 
 
@@ -241,7 +240,7 @@ def test_a_demonstration_is_a_few_dozen_tokens(tokenizer) -> None:  # type: igno
         for message in talk:
             assert decoded(tokenizer, message.content) == message.content
             lengths[agent].append(len(tokenizer.encode(message.content, add_special_tokens=False)))
-    config = compose(load_plugins(only=("analysis", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
+    config = compose(load_plugins(only=("look", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
     for agent, found in lengths.items():
         assert max(found) < config.agents[agent].max_tokens
         assert sum(found) / len(found) < 20

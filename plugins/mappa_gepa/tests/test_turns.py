@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 import mappa_gepa
+from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
 from mappa.testing import ScriptedEngine, load_plugins
-from mappa.training import Run
 from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
 from mappa_gepa.feedback import blame_points
 from mappa_gepa.options import ReflectionOptions

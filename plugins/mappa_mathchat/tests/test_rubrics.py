@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mappa.commands import LLMCoachOptions, PromptBuilder
-from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
 from mappa_core import ConfigError, Scene, Task, Trajectory
 from mappa_core.workflow import PromptTemplates
@@ -17,6 +17,7 @@ from mappa_mathchat.workflow import CODER, PROMPT_SETS, SOLVER, VERIFIER, MathCh
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
+BuildScenes = Callable[..., tuple[Scene, ...]]
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 
 
@@ -43,7 +44,12 @@ def test_every_agent_has_a_rubric_of_its_own() -> None:
 
 @pytest.mark.parametrize(("truth", "after", "correction"), list(itertools.product([False, True], repeat=3)))
 async def test_the_rubrics_render_in_every_setting(
-    trajectory: Trajectory, truth: bool, after: bool, correction: bool
+    trajectory: Trajectory,
+    truth: bool,
+    after: bool,
+    correction: bool,
+    live_scenes: BuildScenes,
+    hindsight_scenes: BuildScenes,
 ) -> None:
     shown = list(MathChat.agents) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -53,7 +59,9 @@ async def test_the_rubrics_render_in_every_setting(
         assert "{%" not in text and "{{" not in text
 
 
-async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
+async def test_the_rubrics_make_use_of_what_the_coach_may_know(
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes
+) -> None:
     live = live_scenes(trajectory, MathChat.agents, reference_for=[])
     knowing = hindsight_scenes(trajectory, MathChat.agents, metric="correct", reference_for=list(MathChat.agents))
     solver, coder, verifier = [await instructions(scene) for scene in live]
@@ -63,7 +71,7 @@ async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Traje
     assert "The truth tells" in told_verifier and "Solve the problem yourself" in verifier
 
 
-async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajectory) -> None:
+async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajectory, live_scenes: BuildScenes) -> None:
     question = await PromptBuilder(LLMCoachOptions()).build_for_trajectory(
         live_scenes(trajectory, MathChat.agents, reference_for=[])
     )
@@ -72,7 +80,9 @@ async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajec
     assert places == sorted(places)
 
 
-async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(trajectory: Trajectory, tmp_path: Path) -> None:
+async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(
+    trajectory: Trajectory, tmp_path: Path, live_scenes: BuildScenes
+) -> None:
     (tmp_path / f"{SOLVER}.md").write_text("Be short.")
     solver, coder, _ = live_scenes(trajectory, MathChat.agents, reference_for=[])
     assert f"# Judging {SOLVER}\n\nBe short." in await instructions(solver, rubrics=str(tmp_path))

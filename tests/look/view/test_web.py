@@ -309,7 +309,7 @@ def test_what_the_viewer_needs_is_named_where_it_is_not_installed(
     monkeypatch.delitem(sys.modules, "mappa.look.view.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["view", str(root)]) == 2
-    assert "pip install mappa" in capsys.readouterr().err
+    assert 'pip install "mappa[view]"' in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_an_error_with_advice(root: Path) -> None:
