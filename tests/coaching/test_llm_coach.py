@@ -130,7 +130,7 @@ def text_of(request: Request) -> str:
 # One action
 
 
-async def test_a_verdict_says_all_that_explains_it() -> None:
+async def test_verdict_records_question_model_reply_and_usage() -> None:
     transport = Scripted(judged(6.5, blame="solver"))
     coach = coach_on(transport, price=Price(input=2.0, output=10.0), seed=11, temperature=0.5, max_tokens=900)
     verdict = await coach.score(scene())
@@ -151,7 +151,7 @@ async def test_a_verdict_says_all_that_explains_it() -> None:
     assert "The sum is four." in text_of(request)
 
 
-async def test_requests_that_begin_alike_say_so() -> None:
+async def test_requests_of_one_agent_share_a_cache_key() -> None:
     transport = Scripted(judged())
     coach = coach_on(transport)
     for position in range(3):
@@ -167,7 +167,7 @@ async def test_a_correction_is_asked_for_and_kept() -> None:
     assert verdict.correction == "2 + 2 = 4"
 
 
-async def test_a_coach_that_abstains_says_why() -> None:
+async def test_abstained_verdict_names_its_reason() -> None:
     verdict = await coach_on(Scripted(judged(None, "there is no text"))).score(scene())
     assert (verdict.status, verdict.score, verdict.reasoning) == ("abstained", None, "there is no text")
 
@@ -207,7 +207,7 @@ async def test_both_calls_of_a_repair_are_paid() -> None:
     )
 
 
-async def test_what_is_not_known_of_one_call_is_not_known_of_both() -> None:
+async def test_usage_of_a_repair_is_unknown_if_one_call_is_unknown() -> None:
     silent = replied("what?", usage=None)
     verdict = await coach_on(Scripted(silent, judged(8)), price=Price(input=2.0, output=10.0)).score(scene())
     assert verdict.usage == Usage(calls=2)
@@ -296,7 +296,7 @@ def without_schema(request: Request) -> Answer:
     return CallError("schema", "no grammar here") if request.answer == "schema" else judged(5)
 
 
-async def test_json_is_asked_for_where_the_server_cannot_do_the_schema() -> None:
+async def test_json_mode_is_used_if_the_server_refuses_the_schema() -> None:
     transport = Scripted(script=without_schema)
     coach = coach_on(transport)
     with capture_logs() as logs:
@@ -315,7 +315,7 @@ async def test_json_is_asked_for_where_the_server_cannot_do_the_schema() -> None
     ]
 
 
-async def test_many_who_learn_it_at_once_say_it_once() -> None:
+async def test_concurrent_refusals_of_the_schema_are_logged_once() -> None:
     all_asked = asyncio.Barrier(8)
 
     class Together(Scripted):
@@ -367,7 +367,7 @@ async def test_a_review_never_shows_the_truth_of_one_agent_to_the_judge_of_anoth
     assert "what is true" in told and "what is true" not in unknowing
 
 
-async def test_the_parts_of_what_a_review_took_add_up_to_it() -> None:
+async def test_usage_of_the_verdicts_of_a_review_sums_to_the_call() -> None:
     paid = Usage(calls=1, prompt_tokens=1001, completion_tokens=11, cached_tokens=None, thinking_tokens=2, usd=None)
     transport = Scripted(replied(actions(4, 5), usage=paid), replied(actions(4, 5, 6), usage=paid))
     verdicts = await coach_on(transport, price=Price(input=3.0, output=7.0)).review(SCENES)
@@ -399,7 +399,7 @@ async def test_an_action_that_fits_in_no_reply_fails_alone() -> None:
     assert verdicts[1].error.startswith("no reply fits, also when sent back: action 2: `score`")
 
 
-async def test_a_review_whose_repair_fails_keeps_what_stood() -> None:
+async def test_review_with_a_failed_repair_keeps_its_valid_verdicts() -> None:
     verdicts = await coach_on(Scripted(actions(4, 5), CallError("quota", "nothing left"))).review(SCENES)
     assert [verdict.score for verdict in verdicts] == [4.0, 5.0, None]
     assert verdicts[2].error == "quota: nothing left"
@@ -410,7 +410,7 @@ async def test_a_review_that_fails_is_failed_for_every_action() -> None:
     assert [verdict.error for verdict in verdicts] == ["key: refused"] * 3
 
 
-async def test_a_review_of_nothing_asks_nobody() -> None:
+async def test_review_of_no_actions_makes_no_call() -> None:
     transport = Scripted(judged())
     assert list(await coach_on(transport).review([])) == []
     assert transport.requests == []
@@ -425,7 +425,7 @@ async def scored(open_cassette: OpenCassette, coach: Coach, shown: Scene, mode: 
         return await coach.score(shown)
 
 
-async def test_a_kept_verdict_is_replayed_and_asks_nobody(open_cassette: OpenCassette) -> None:
+async def test_stored_verdict_is_replayed_without_a_call(open_cassette: OpenCassette) -> None:
     first = await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     switched_off = Scripted(AssertionError("nobody is to be asked"))
     second = await scored(open_cassette, coach_on(switched_off), scene())
@@ -433,7 +433,7 @@ async def test_a_kept_verdict_is_replayed_and_asks_nobody(open_cassette: OpenCas
     assert second == await scored(open_cassette, coach_on(switched_off), scene(), "replay")
 
 
-async def test_record_asks_again(open_cassette: OpenCassette) -> None:
+async def test_mode_record_calls_again_despite_a_stored_verdict(open_cassette: OpenCassette) -> None:
     await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     verdict = await scored(open_cassette, coach_on(Scripted(judged(3))), scene(), "record")
     assert (verdict.score, verdict.replayed) == (3.0, False)
@@ -450,7 +450,9 @@ async def test_replay_without_a_verdict_is_a_failed_verdict_that_says_what_to_do
     assert "coach.cassette.mode=auto" in (verdict.error or "")
 
 
-async def test_a_failed_verdict_is_asked_for_again_and_an_abstained_one_is_not(open_cassette: OpenCassette) -> None:
+async def test_failed_verdicts_are_asked_for_again_and_abstained_verdicts_are_replayed(
+    open_cassette: OpenCassette,
+) -> None:
     assert (await scored(open_cassette, coach_on(Scripted(CallError("server", "down"))), scene())).status == "failed"
     assert (await scored(open_cassette, coach_on(Scripted(replied("", stop="length"))), scene())).status == "failed"
     blocked = await scored(open_cassette, coach_on(Scripted(replied("", stop="blocked"))), scene())
@@ -459,7 +461,7 @@ async def test_a_failed_verdict_is_asked_for_again_and_an_abstained_one_is_not(o
     assert (again.status, again.replayed) == ("abstained", True)
 
 
-async def test_a_verdict_that_json_mode_gave_is_found_by_a_coach_that_does_not_know_of_it(
+async def test_verdict_stored_in_json_mode_is_replayed_by_a_new_coach(
     open_cassette: OpenCassette,
 ) -> None:
     with capture_logs():
@@ -505,7 +507,7 @@ HITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("transport", "options"), MISSES.values(), ids=MISSES)
-async def test_what_decides_the_answer_is_a_miss(
+async def test_setting_that_affects_the_answer_misses_the_cassette(
     open_cassette: OpenCassette, transport: dict[str, Any], options: dict[str, Any]
 ) -> None:
     await scored(open_cassette, built({})[0], scene())
@@ -516,7 +518,7 @@ async def test_what_decides_the_answer_is_a_miss(
 
 
 @pytest.mark.parametrize(("transport", "options"), HITS.values(), ids=HITS)
-async def test_what_does_not_is_a_hit(
+async def test_setting_without_effect_on_the_answer_hits_the_cassette(
     open_cassette: OpenCassette, transport: dict[str, Any], options: dict[str, Any]
 ) -> None:
     await scored(open_cassette, built({})[0], scene())
@@ -525,7 +527,7 @@ async def test_what_does_not_is_a_hit(
     assert (verdict.score, verdict.replayed, transports[0].requests) == (8.0, True, [])
 
 
-async def test_another_schema_under_the_same_words_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_schema_with_unchanged_words_misses_the_cassette(monkeypatch: pytest.MonkeyPatch) -> None:
     class SameWords(PromptBuilder):
         async def build(self, scene: Scene) -> CoachPrompt:
             return replace(await super().build(scene), address="the same")
@@ -536,7 +538,7 @@ async def test_another_schema_under_the_same_words_is_a_miss(monkeypatch: pytest
     assert without.question != with_correction.question
 
 
-async def test_a_changed_rubric_is_a_miss(open_cassette: OpenCassette, tmp_path: Path) -> None:
+async def test_changed_rubric_misses_the_cassette(open_cassette: OpenCassette, tmp_path: Path) -> None:
     one, other = (shown_rubric(tmp_path / name, name) for name in ("Be strict.", "Be mild."))
     for rubrics, replayed in ((one, False), (other, False), (one, True), (other, True)):
         assert (await scored(open_cassette, built({}, rubrics=rubrics)[0], scene())).replayed is replayed
@@ -552,7 +554,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("shown", CHANGED.values(), ids=CHANGED)
-async def test_other_evidence_is_a_miss(open_cassette: OpenCassette, shown: Scene) -> None:
+async def test_changed_evidence_misses_the_cassette(open_cassette: OpenCassette, shown: Scene) -> None:
     await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     assert (await scored(open_cassette, coach_on(Scripted(judged(3))), shown)).score == 3.0
 
@@ -575,7 +577,7 @@ async def test_a_review_is_replayed_action_by_action(open_cassette: OpenCassette
         assert len(transport.requests) == 1
 
 
-async def test_a_review_that_was_kept_in_part_replays_that_part(open_cassette: OpenCassette) -> None:
+async def test_partly_stored_review_replays_its_stored_verdicts(open_cassette: OpenCassette) -> None:
     with open_cassette("auto") as cassette:
         coach = coach_on(Scripted(actions(4, 55, 6)))
         coach.use_cassette(cassette)
@@ -586,7 +588,7 @@ async def test_a_review_that_was_kept_in_part_replays_that_part(open_cassette: O
         assert [verdict.status for verdict in await coach.review(SCENES)] == ["scored", "failed", "scored"]
 
 
-async def test_one_action_reviewed_and_scored_are_two_questions(open_cassette: OpenCassette) -> None:
+async def test_score_and_review_of_one_action_are_stored_apart(open_cassette: OpenCassette) -> None:
     with open_cassette("auto") as cassette:
         coach = coach_on(Scripted(judged(8), actions(3)))
         coach.use_cassette(cassette)
@@ -616,7 +618,7 @@ class Held(Scripted):
         return await super().complete(request)
 
 
-async def test_equal_questions_at_one_time_are_asked_once(open_cassette: OpenCassette) -> None:
+async def test_equal_concurrent_questions_share_one_call(open_cassette: OpenCassette) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
     with open_cassette("auto") as cassette:
@@ -651,7 +653,7 @@ async def test_a_failure_is_shared_too_and_asked_again_later(open_cassette: Open
         assert (await coach.score(scene())).score == 8.0
 
 
-async def test_who_asked_first_may_leave_and_the_others_get_their_verdict(open_cassette: OpenCassette) -> None:
+async def test_first_caller_can_cancel_while_others_wait(open_cassette: OpenCassette) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
     with open_cassette("auto") as cassette:
@@ -667,7 +669,9 @@ async def test_who_asked_first_may_leave_and_the_others_get_their_verdict(open_c
     assert (transport.cancelled, len(transport.requests)) == (0, 1)
 
 
-async def test_a_call_that_nobody_waits_for_is_cancelled_and_the_next_begins_anew(open_cassette: OpenCassette) -> None:
+async def test_call_without_waiting_callers_is_cancelled_and_the_next_question_calls_anew(
+    open_cassette: OpenCassette,
+) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
     with open_cassette("auto") as cassette:
@@ -684,7 +688,7 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_and_the_next_begins_ane
     assert (transport.cancelled, len(transport.requests)) == (1, 1)
 
 
-async def test_a_bug_of_a_transport_reaches_all_who_wait(open_cassette: OpenCassette) -> None:
+async def test_exception_of_a_transport_is_raised_in_all_waiting_callers(open_cassette: OpenCassette) -> None:
     transport = Held(ZeroDivisionError("a bug"))
     coach = coach_on(transport)
     with open_cassette("auto") as cassette:
@@ -753,7 +757,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-def test_options_that_make_no_sense_are_said(
+def test_options_out_of_range_are_refused_with_their_key(
     check_options: Callable[[Any], None], options: dict[str, Any], message: str
 ) -> None:
     offer = llm_coach_offer(Offer("scripted", Scripted, Options))
@@ -762,7 +766,7 @@ def test_options_that_make_no_sense_are_said(
     assert message in str(error.value)
 
 
-def test_a_rubric_folder_that_is_missing_is_said() -> None:
+def test_missing_rubric_folder_is_an_error_with_its_path() -> None:
     with pytest.raises(ConfigError, match="no/such/folder"):
         built({}, rubrics="no/such/folder")
 

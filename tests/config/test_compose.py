@@ -137,7 +137,7 @@ def test_a_full_name_names_the_plugin_too(registry):
         compose(registry, "other", "acme/tiny")
 
 
-def test_without_a_plugin_those_with_recipes_are_listed(registry):
+def test_missing_plugin_is_an_error_that_lists_plugins_with_recipes(registry):
     with pytest.raises(ConfigError, match=r"no plugin was named: --plugin NAME\. Plugins with recipes: .*acme"):
         compose(registry)
 
@@ -155,7 +155,7 @@ def test_a_recipe_composes_although_known_packages_are_not_installed(acme):
         assert f'pip install "{package}"' in str(caught.value)
 
 
-def test_what_is_installed_needs_nothing(tiny):
+def test_recipe_of_installed_plugins_misses_no_package(tiny):
     tiny().require_installed()
 
 
@@ -224,7 +224,7 @@ def test_a_missing_model_of_a_policy_is_named(tiny):
 
 
 @pytest.mark.parametrize("word", ["train.iterations", "=3", "train..iterations=3", ".=1"])
-def test_a_word_that_is_no_setting_is_refused(tiny, word):
+def test_word_without_key_and_value_is_refused(tiny, word):
     assert refusal(tiny, word).startswith(f"{word!r} on the command line: write key=value")
 
 

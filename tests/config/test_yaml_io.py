@@ -106,7 +106,7 @@ def test_an_alias_is_a_copy():
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, TREES, max_size=4))
-def test_what_is_written_reads_back_and_keeps_its_origins(document):
+def test_written_config_is_read_with_equal_values_and_origins(document):
     tree = with_origin({"first": 1, "rest": document}, "default")
     numbered = SettingsNode(
         {key: with_origin(node.plain, f"a  b:{index}") for index, (key, node) in enumerate(tree.fields.items())}, ""

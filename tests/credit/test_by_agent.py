@@ -57,7 +57,7 @@ def test_the_same_estimator_for_every_agent_is_that_estimator_by_agent(make_expe
     assert np.array_equal(apart.advantages, together.advantages)
 
 
-def test_without_exceptions_the_default_is_used_as_it_is() -> None:
+def test_default_estimator_without_exceptions_is_returned_unchanged() -> None:
     assert combine_estimators(WHITENING, {}) is WHITENING
 
 

@@ -97,7 +97,7 @@ def played(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(played(), st.floats(0, 1))
-def test_it_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma) -> None:
+def test_gigpo_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma) -> None:
     experience = make_experience(**batch)
     rows = [row for row in range(len(batch["reward"])) if experience.weight[row] > 0 and batch["finished"][row]]
     chain = {row: (batch["trajectory"][row], batch["agent"][row]) for row in rows}
@@ -114,7 +114,7 @@ def test_it_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma)
     np.testing.assert_allclose(by_row(experience, gamma=gamma, eps=0.01), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_it_needs_an_eps_and_a_discount() -> None:
+def test_eps_and_discount_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="gigpo: eps is 0; it must be above 0"):
         Gigpo(GigpoOptions(eps=0.0))
     with pytest.raises(ConfigError, match=r"gigpo: gamma is 1\.1"):

@@ -61,7 +61,7 @@ def test_process_and_outcome_add_up_and_a_missing_reward_stays_missing(played) -
     assert shaper(played(correct=1.0), (1.0, None, 0.5)) == (2.5, None, 2.25)
 
 
-def test_a_missing_outcome_is_needed_unless_it_weighs_nothing(played) -> None:
+def test_missing_outcome_gives_no_reward_unless_its_weight_is_0(played) -> None:
     assert OutcomeMixShaper(OutcomeMixOptions())(played(), (1.0, 2.0, 3.0)) == (None, None, None)
     shaper = OutcomeMixShaper(OutcomeMixOptions(process_weight=2.0, outcome_weight=0.0))
     assert shaper(played(), (1.0, None, 3.0)) == (2.0, None, 6.0)
@@ -126,7 +126,7 @@ def test_an_action_of_unknown_length_or_reward_is_left_as_it_is(make_step, make_
 
 
 @pytest.mark.parametrize("buffer", [0, -1, 9])
-def test_a_buffer_that_does_not_lie_in_the_limit_is_refused(buffer: int) -> None:
+def test_buffer_longer_than_the_limit_is_refused(buffer: int) -> None:
     with pytest.raises(ConfigError, match="it must lie between 1 and 8"):
         LengthPenaltyShaper(LengthPenaltyOptions(limit=8, buffer=buffer))
 

@@ -124,7 +124,7 @@ def test_interleaved_agents_of_a_shared_policy_form_a_sequence_each(experience_o
     assert rows_of(experience) == [[0, 2], [1, 3]]
 
 
-def test_of_two_branches_one_goes_on_and_the_other_begins_anew(experience_of) -> None:
+def test_second_branch_of_a_prompt_begins_a_new_sequence(experience_of) -> None:
     experience = experience_of([("t", "p", [1], [2]), ("t", "p", [1, 2], [3]), ("t", "p", [1, 2, 5], [4])])
     assert rows_of(experience) == [[0, 1], [2]]
 

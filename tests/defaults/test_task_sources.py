@@ -183,7 +183,7 @@ def test_a_stratum_that_is_missing_is_refused(tmp_path):
         load(write(tmp_path / "t.jsonl", as_lines(ROWS)), stratum="part")
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_path_that_is_no_file_is_refused(tmp_path):
     with pytest.raises(TaskError, match=r"missing\.json: there is no such file"):
         load(tmp_path / "missing.json")
     with pytest.raises(TaskError, match="is a folder"):

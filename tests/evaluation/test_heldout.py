@@ -95,7 +95,7 @@ def test_a_metric_or_figure_that_is_no_share_is_refused(value):
     evaluated(rollout("a", {"success": 1.0, "fair": 0.0, "points": value}))  # nothing is computed of others
 
 
-def test_a_figure_that_is_not_defined_for_a_task_leaves_it_out():
+def test_task_without_a_figure_is_excluded_from_its_mean():
     found = evaluated(
         rollout("a", {"success": 1.0}),
         rollout("a", {}, sample=1, error=PROMPT),
@@ -117,12 +117,12 @@ def test_a_metric_that_was_not_recorded_is_a_fault_of_the_workflow():
         evaluated(rollout("a", {"fair": 1.0}))
 
 
-def test_an_evaluation_whose_trajectories_are_gone_is_said():
+def test_evaluation_without_its_trajectories_is_an_error():
     with pytest.raises(RunError, match="the evaluation of iteration 3 has no trajectories"):
         build_evaluation([], metric="success", iteration=3)
 
 
-def test_samples_that_are_not_there_are_left_out():
+def test_missing_samples_are_excluded():
     found = evaluated(rollout("a", {"success": 1.0, "fair": 1.0}), rollout("b", {"success": 0.0, "fair": 0.0}),
                       rollout("a", {"success": 0.0, "fair": 0.0}, sample=1))  # fmt: skip
     np.testing.assert_equal(found.values, [[1.0, 0.0], [0.0, np.nan]])

@@ -30,7 +30,7 @@ def test_core_offers_through_the_same_hooks_and_is_a_plugin_like_others(acme):
     assert registry.versions["acme-team"] == "2.5.0"
 
 
-def test_each_load_finds_what_is_installed_then(site):
+def test_plugin_installed_after_a_load_is_found_by_the_next_load(site):
     assert "acme" not in load_plugins().plugins
     site.install("acme")
     assert "acme" in load_plugins().plugins

@@ -238,7 +238,7 @@ async def test_a_replaced_action_has_its_own_calls_made_where_the_old_ones_left_
     assert of_first == [("good plan", (), {}), ("work 4", ("good",), {"good": "good plan"})]
 
 
-async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
+async def test_counterfactual_lost_to_a_tool_failure_gives_no_credit_and_is_counted(folder):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.tool.broken = True
@@ -247,7 +247,7 @@ async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
     assert (weighed.figures.missing["ToolError"], weighed.figures.lost) == (1, 1)
 
 
-async def test_nobody_judges_them(folder):
+async def test_counterfactual_rollouts_are_not_judged(folder):
     bench = Bench(folder, ["good plan", "good plan"], judged=True)
     await bench.play()
     await bench.again("resample").collect(0, bench.trajectories)
@@ -265,7 +265,7 @@ async def test_a_workflow_that_shows_verdicts_to_agents_is_refused(folder):
         await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
 
 
-async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(folder):
+async def test_trajectories_without_outcome_or_not_drawn_have_no_credit(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=4)
     trajectories = list(await bench.play())
     trajectories[0] = replace(trajectories[0], error=Failure(kind="PromptTooLong", message=""), outcome={})
@@ -280,7 +280,7 @@ async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(fol
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_their_trajectory(folder):
+async def test_counterfactual_rollouts_have_their_own_split_and_are_read_with_their_trajectory(folder):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
@@ -307,7 +307,7 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
 
 
 @pytest.mark.parametrize("waves", [False, True])
-async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder, waves):
+async def test_counterfactuals_finished_before_a_kill_are_not_played_again(folder, waves):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
     whole = await bench.again("sibling").collect(0, bench.trajectories)
@@ -321,7 +321,7 @@ async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder,
 
 @pytest.mark.parametrize("waves", [False, True])
 @pytest.mark.parametrize("killed_after", range(1, 6))
-async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_after):
+async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folder, waves, killed_after):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
     real, recorded = folder.store.record_step, []
@@ -392,7 +392,7 @@ def test_the_bound_counts_what_may_follow_each_replaced_action():
     )
 
 
-async def test_no_more_is_played_than_was_said(folder):
+async def test_counterfactual_rollouts_stay_within_the_announced_bound(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=2)
     await bench.play()
     section = replace(NO_COUNTERFACTUALS, use="resample", samples=2)

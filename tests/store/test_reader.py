@@ -39,7 +39,7 @@ def test_trajectories_come_in_pages_and_by_iteration(filled: RunFolder) -> None:
         assert list(reader.trajectories.where(split="eval")) == []
 
 
-def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
+def test_row_has_the_status_of_its_trajectory(filled: RunFolder) -> None:
     with RunReader(filled.path) as reader:
         done, failed, still_open = list(reader.trajectories)[:3]
     assert (done.status, done.outcome, done.error, done.seconds) == ("done", {"correct": 1.0}, None, 1.5)
@@ -84,7 +84,9 @@ def test_a_query_reads_and_cannot_write(filled: RunFolder) -> None:
     assert len(list(RunReader(filled.path).steps)) == 12
 
 
-def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
+def test_trajectory_is_read_as_it_was_written(
+    filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
     with RunReader(filled.path) as reader:
         trajectory = reader.trajectory("t3")
     assert trajectory.task == task

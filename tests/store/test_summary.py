@@ -83,7 +83,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
     }
 
 
-def test_a_number_that_is_not_known_is_null(tmp_path: Path) -> None:
+def test_unknown_number_is_null(tmp_path: Path) -> None:
     write_summary(tmp_path, Summary(**{**as_fields(NEW), "agents": {"solver": AgentSummary(score=math.nan)}}))
     assert json.loads((tmp_path / "summary.json").read_text())["agents"]["solver"]["score"] is None
     assert read_summary(tmp_path).agents["solver"].score is None

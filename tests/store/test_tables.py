@@ -28,7 +28,7 @@ def test_every_table_is_a_data_frame(folder):
             assert list(frame.columns) == arrow.column_names
 
 
-def test_a_row_of_actions_has_what_was_sampled_and_how_it_was_judged(folder):
+def test_row_of_an_action_has_its_sample_and_verdict(folder):
     with runs.open(folder) as run:
         frame = run.steps.where(split="train").to_pandas()
         first = next(iter(run.steps.where(split="train")))
@@ -87,7 +87,7 @@ def test_a_damaged_or_newer_run_is_refused(build_old_run, tmp_path):
         runs.open(damaged)
 
 
-def test_a_table_of_a_closed_run_says_so(folder):
+def test_table_of_a_closed_reader_is_an_error_that_says_so(folder):
     with runs.open(folder) as run:
         steps = run.steps
     with pytest.raises(RunError, match="is closed"):
