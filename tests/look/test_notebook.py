@@ -175,7 +175,7 @@ def test_progress_moves_with_every_action_before_a_rollout_has_ended(handle, mon
     assert "evaluating, after iteration 3: 0/8 rollouts, 0 actions, 0:0" in handle.states[-1]
 
 
-def test_the_extension_shows_what_it_lists():
+def test_extension_displays_the_types_it_lists():
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     load_ipython_extension(shell)
     assert shell.display_formatter.formatters["text/html"](SUMMARY) == summary_html(SUMMARY)

@@ -90,7 +90,7 @@ def test_an_import_into_a_file_is_refused(refused):
         ("coach", "calibrate", "--run", "norun", "--judges", "nobody.jsonl", "--out"),
     ],
 )
-def test_where_the_result_goes_is_looked_at_before_the_run(refused, command):
+def test_output_path_is_checked_before_the_run(refused, command):
     assert "nowhere/x.json: cannot be written: No such file or directory: its folder is missing" in refused(
         *command, "nowhere/x.json"
     )

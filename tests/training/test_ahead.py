@@ -166,7 +166,7 @@ def slow_task(trained):
     return learned(trained.folder)[0][0].split("/")[1].removeprefix("n")
 
 
-def test_a_straggler_is_not_waited_for_and_joins_the_next_iteration_with_its_siblings(start):
+def test_straggler_joins_the_next_iteration_with_its_siblings(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, straggler_share=0.5, held={slow: 1}).train()
     check_whole(trained.folder, 2, 0.5, 4)
@@ -178,13 +178,13 @@ def test_a_straggler_is_not_waited_for_and_joins_the_next_iteration_with_its_sib
     assert sum(one["rollouts/joined"] for one in later) == 2 + sum(one["rollouts/late"] for one in later)
 
 
-def test_without_a_share_everyone_is_waited_for(start):
+def test_iteration_without_a_straggler_share_waits_for_all_tasks(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, slow={slow: 100}).train()
     check_whole(trained.folder, 2, 0.0, 4)
 
 
-def test_a_straggler_is_waited_for_where_it_would_become_too_old(start):
+def test_iteration_waits_for_a_straggler_that_would_exceed_the_staleness(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=1, straggler_share=0.5, held={slow: 1}, slow={slow: 100}).train()
     check_whole(trained.folder, 1, 0.5, 4)
@@ -192,7 +192,7 @@ def test_a_straggler_is_waited_for_where_it_would_become_too_old(start):
     assert late and gathered(trained.folder)[1]["joined"] == late
 
 
-def test_the_last_iteration_leaves_nothing_behind(start):
+def test_last_iteration_waits_for_all_stragglers(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, straggler_share=0.5, slow={slow: 100}, words=("train.iterations=1",)).train()
     check_whole(trained.folder, 2, 0.5, 1)
@@ -202,9 +202,7 @@ def test_the_last_iteration_leaves_nothing_behind(start):
 # --- guards and what is resumed ---------------------------------------------------------------------------------------
 
 
-def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_asked_for_again(
-    start, tmp_path, registry, kept
-):
+def test_rollouts_collected_ahead_of_a_guard_stop_are_reused_on_resume(start, tmp_path, registry, kept):
     run = start(max_staleness=2, words=("train.max_tool_failure_share=0.2", "coach.options.fails_from=12"))
     with pytest.raises(GuardStop, match="A checkpoint was written"):
         run.train()
@@ -236,7 +234,7 @@ class Killer(Listener):
             raise Killed
 
 
-def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resume(start, tmp_path, registry, kept):
+def test_stragglers_of_a_checkpoint_are_learned_from_after_a_resume(start, tmp_path, registry, kept):
     slow = slow_task(start("probe").train())
     run = start(max_staleness=2, straggler_share=0.5, held={slow: 2}, words=("checkpoint.every=1",))
     with pytest.raises(Killed):
@@ -251,7 +249,7 @@ def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resu
     assert set(late) < {name for names in learned(trained.folder)[2:] for name in names}
 
 
-def test_what_was_begun_before_a_resume_is_as_old_as_it_was_then(start, tmp_path, registry):
+def test_rollout_begun_before_a_resume_keeps_its_versions(start, tmp_path, registry):
     words = ("checkpoint.every=1",)
     # The doubler answers 6 at once and 12 is what the checker is then asked.
     run = start(max_staleness=1, straggler_share=0.5, held={"12": 1}, slow={"6": 0, "12": 200}, words=words)
@@ -304,7 +302,7 @@ class Cutter:
     every=st.integers(1, 2),
     seed=st.integers(0, 99),
 )
-def test_wherever_a_run_is_cut_off_it_learns_from_everything_once(
+def test_run_cut_off_at_any_write_learns_from_every_trajectory_once(
     registry, store_class, staleness, share, cuts, every, seed
 ):
     share = share if staleness else 0.0
@@ -350,7 +348,7 @@ run.train()
 
 
 @pytest.mark.soak
-def test_a_run_that_is_killed_again_and_again_learns_from_everything_once(registry, tmp_path):
+def test_run_killed_repeatedly_learns_from_every_trajectory_once(registry, tmp_path):
     recipe = tmp_path / "tiny.yaml"
     options = "engine.options={max_staleness: 2, straggler_share: 0.4, action_ms: 10, update_ms: 30}"
     words = ("train.iterations=12", "train.prompts=5", "sampling.concurrency=16", "eval.problems=1", options)

@@ -45,7 +45,7 @@ def learned(plugin, registry, tmp_path, monkeypatch):
     return play
 
 
-def test_without_the_term_nothing_is_different(learned):
+def test_experience_without_the_supervised_term_has_no_demonstrations(learned):
     experience, corrections, _ = learned()
     assert experience.demonstrations is None
     assert corrections == {}
@@ -79,7 +79,7 @@ def test_the_truth_can_be_kept_out(learned):
     assert corrections["used"] == 0
 
 
-def test_what_a_skipped_step_was_to_imitate_is_kept_with_its_rows(learned):
+def test_demonstrations_of_a_skipped_step_are_stored_with_its_rows(learned):
     settings = ("engine.use=paced", "engine.options.skips=[1]", "train.max_skipped=9")
     experience, _, folder = learned("train.supervised.weight=0.5", *settings)
     with np.load(folder / "skipped" / "000001-doubler.npz") as kept:

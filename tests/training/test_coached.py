@@ -124,12 +124,12 @@ def test_one_coach_of_one_setting_is_built_once_and_another_setting_is_another(s
         ("coach.hindsight={use: dear}", r"coach.hindsight.use=dear .*coach.reward.after=1.*coach.hindsight=null"),
     ],
 )
-def test_a_phase_that_nobody_judges_or_that_weighs_nothing_is_refused(start, setting, said):
+def test_phase_without_a_coach_or_without_a_weight_is_refused(start, setting, said):
     with pytest.raises(ConfigError, match=said):
         start(setting).check()
 
 
-def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_one(start, dears, tmp_path, kept):
+def test_spending_cap_stops_the_run_with_a_checkpoint_and_a_higher_cap_resumes(start, dears, tmp_path, kept):
     run = start("coach.spend_usd=1.0")
     with pytest.raises(GuardStop, match=r"coach.spend_usd=1.*higher cap(.|\n)*checkpoint was written"):
         run.train()
@@ -162,7 +162,7 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
     assert said.body["providers"] == [dear]
 
 
-def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
+def test_listener_hears_of_providers_before_anything_else(start):
     heard = []
 
     class Ears(Listener):
@@ -202,9 +202,7 @@ class Confessing(Dear):
         self.learned = list(state["learned"])
 
 
-def test_what_a_coach_reports_of_itself_is_kept_shown_and_answered_with_a_pause(
-    start, dears, tmp_path, capsys, line_progress
-):
+def test_drift_report_of_a_coach_is_recorded_printed_and_pauses_the_run(start, dears, tmp_path, capsys, line_progress):
     dears.confessing = True
     with pytest.raises(GuardStop, match=r"I cannot be believed\nA checkpoint was written"):
         start("train.iterations=2").train(line_progress(Console(width=200), 2))

@@ -67,7 +67,7 @@ def test_a_burst_of_the_gradient_is_held_against_the_median_before():
     ("figure", "good", "bad"),
     [("clip_share", 0.3, 0.31), ("ess", 0.3, 0.29), ("kl", 0.5, 0.6), ("equal_groups", 0.95, 1.0)],
 )
-def test_other_figures_are_held_against_their_limit_by_their_median(figure, good, bad):
+def test_median_of_a_figure_is_compared_with_its_limit(figure, good, bad):
     limits = {figure: getattr(DEFAULTS, figure)}
     assert raised(figure, [good] * 9, **limits) == []
     assert raised(figure, [good, bad, good, bad, good], **limits) == []
@@ -83,7 +83,7 @@ def test_a_warning_is_raised_again_once_it_has_cleared():
     assert raised("kl", bad + good * 5 + bad, kl=1.0) == [(5, "kl"), (13, "kl")]
 
 
-def test_a_figure_that_is_missing_changes_nothing_and_one_that_is_no_number_is_beyond_the_limit():
+def test_missing_figures_are_skipped_and_nan_exceeds_the_limit():
     assert raised("kl", [2.0, None, 2.0, None, 2.0, 2.0, 2.0], kl=1.0) == [(7, "kl")]
     assert raised("kl", [math.nan, 0.0, math.inf, 0.0, math.nan], kl=1.0) == [(5, "kl")]
     assert raised("ess", [math.nan, 1.0, math.nan, 1.0, math.nan], ess=0.3) == [(5, "ess")]
@@ -98,7 +98,7 @@ def test_policies_are_watched_apart():
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=25), st.data())
-def test_what_is_told_again_after_a_resume_is_as_if_it_had_never_stopped(values, data):
+def test_monitor_after_a_resume_warns_as_if_never_stopped(values, data):
     stop = data.draw(st.integers(0, len(values)))
     whole, resumed = HealthMonitor(DEFAULTS), HealthMonitor(DEFAULTS)
     figures = [{"kl": value, "entropy": value, "grad_norm": value} for value in values]
@@ -129,7 +129,7 @@ def test_the_spread_of_rewards_by_hand():
     assert reward_spread(rewarded([None], [0])) == {}
 
 
-def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(
+def test_health_warning_is_printed_once_and_recorded_and_not_repeated_on_resume(
     registry, tmp_path, line_progress, report_of
 ):
     """The sampler of the doubles always answers alike, so siblings never differ."""
@@ -152,7 +152,7 @@ def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(
     assert "<b>equal_groups</b> after iteration 5: policy doubler: in 100%" in page
 
 
-def test_warnings_that_are_off_are_not_raised(registry, tmp_path):
+def test_disabled_warnings_are_not_raised(registry, tmp_path):
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
     trained = Run.from_recipe("doubles/tiny", *words, "train.health.equal_groups=null", registry=registry).train()
     with RunReader(trained.folder) as reader:

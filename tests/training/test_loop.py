@@ -92,7 +92,7 @@ def traces(folder):
     return steps, verdicts, ends
 
 
-def test_a_resume_may_go_further_but_change_nothing_that_was_done(registry, tmp_path):
+def test_resume_may_add_iterations_but_not_change_settings_of_past_iterations(registry, tmp_path):
     trained = start(registry, tmp_path).train()
     further = Run.resume(trained.folder, "train.iterations=6", registry=registry).train()
     assert further.summary.iterations == 6
@@ -108,7 +108,7 @@ def test_a_resume_to_fewer_iterations_than_there_are_is_refused(registry, tmp_pa
     assert ((trained.folder / "config.yaml").read_text(), (trained.folder / "summary.json").read_text()) == before
 
 
-def test_an_evaluation_that_was_not_made_is_not_made_with_later_weights(registry, tmp_path):
+def test_missed_evaluation_is_not_made_with_later_weights(registry, tmp_path):
     trained = start(registry, tmp_path, "eval.every=1", "train.iterations=2").train()
     with sqlite3.connect(trained.folder / "run.db") as db:
         db.execute("DELETE FROM events WHERE kind = 'evaluation' AND json_extract(body, '$.iteration') = 1")
@@ -152,7 +152,7 @@ def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reason
     assert kept(folder) == (1, 2)
 
 
-def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
+def test_guard_names_the_agents_that_were_never_judged():
     judged, silent = VerdictCount(scored=4), VerdictCount(abstained=4)
     figures = CoachFigures(total=VerdictCount(scored=4, abstained=4), by_agent={"coder": judged, "planner": silent})
     with pytest.raises(GuardStop, match=r"50% (.|\n)*No action of planner was judged: coach\.by_agent"):
@@ -185,12 +185,12 @@ def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry,
     assert kept(tmp_path / "runs" / "run") == (0,)
 
 
-def test_where_counterfactuals_are_of_a_share_an_iteration_may_have_no_reward(registry, tmp_path):
+def test_iteration_with_a_share_of_counterfactuals_may_have_no_reward(registry, tmp_path):
     settings = ("credit.counterfactual={use: resample, share: 1.0e-9}", "shapers=[{use: difference}]")
     assert start(registry, tmp_path, *settings, "train.iterations=1").train().summary.status == "done"
 
 
-def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):
+def test_wrong_input_is_refused_before_anything_is_written(registry, tmp_path):
     with pytest.raises(ConfigError, match=r"doublr.*Did you mean doubler"):
         start(registry, tmp_path, "coach.reference_for=[doublr]").train()
     assert not (tmp_path / "runs").exists()
@@ -217,7 +217,7 @@ def test_a_task_that_could_not_be_read_again_is_refused(registry, tmp_path, monk
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, "0 train tasks"), ([{"id": "n2"}], "returned dict, not a Task")])
-def test_what_is_no_task_is_refused(registry, tmp_path, monkeypatch, given, said):
+def test_invalid_tasks_of_a_source_are_refused(registry, tmp_path, monkeypatch, given, said):
     numbers = registry.plugins["doubles"].offers["tasks"]["numbers"].build
     monkeypatch.setattr(numbers, "load", lambda self, split: given)
     with pytest.raises(TaskError, match=f"tasks.use=numbers: .*{said}"):
@@ -300,7 +300,7 @@ def test_a_workflow_that_raises_in_evaluation_counts_as_not_solved(registry, tmp
     assert trained.summary.eval.before.mean == 0.0
 
 
-def test_a_workflow_that_records_no_metric_is_told_of_it(registry, tmp_path, monkeypatch):
+def test_workflow_without_a_recorded_metric_is_named_in_the_error(registry, tmp_path, monkeypatch):
     async def run(self, stage):
         stage.record(points=1.0)
 
@@ -311,7 +311,7 @@ def test_a_workflow_that_records_no_metric_is_told_of_it(registry, tmp_path, mon
         start(registry, tmp_path).train()
 
 
-def test_an_evaluation_that_the_workflow_stopped_is_made_again_once_it_is_mended(registry, tmp_path, monkeypatch):
+def test_evaluation_stopped_by_a_workflow_error_is_repeated_on_resume(registry, tmp_path, monkeypatch):
     doubles = registry.plugins["doubles"].offers["workflows"]["doubles"].build
     run = doubles.run
 
@@ -335,7 +335,7 @@ def test_an_evaluation_that_was_counted_with_failures_of_the_workflow_is_not_mad
         assert reader.events("played_on") == []
 
 
-def test_a_coach_that_reports_something_else_is_named(registry, tmp_path, monkeypatch):
+def test_coach_with_an_invalid_drift_report_is_named(registry, tmp_path, monkeypatch):
     strict = registry.plugins["doubles"].offers["coaches"]["strict"].build
     monkeypatch.setattr(strict, "learn", lambda self, trajectories: 17)
     with pytest.raises(PluginError, match=r"Strict\.learn returned int, not a DriftReport or None"):

@@ -62,9 +62,7 @@ def test_a_run_that_loses_its_engine_goes_on_from_its_last_checkpoint_in_the_sam
     assert [body["iteration"] for body in events(trained.folder, "resumed")] == [2]
 
 
-def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(
-    start, engines, tmp_path, registry, kept
-):
+def test_engine_lost_too_often_stops_the_run_and_the_run_can_be_resumed(start, engines, tmp_path, registry, kept):
     engines.losses += [3, 3, 3]
     with pytest.raises(GuardStop, match=r"lost 2 times \(train.max_restarts=1\), the last time: learner 0 was killed"):
         start("train.max_restarts=1").train()
@@ -79,7 +77,7 @@ def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(
 # --- steps that are not finite ----------------------------------------------------------------------------------------
 
 
-def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
+def test_rows_of_a_skipped_step_are_stored_and_the_run_continues(start, engines):
     trained = start(options="skips: [2]").train()
     assert trained.summary.status == "done"
     bodies = events(trained.folder, "skipped")
@@ -113,7 +111,7 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, t
     assert Run.resume(folder, registry=registry).train().summary.status == "done"
 
 
-def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not():
+def test_taken_step_ends_a_series_of_skips_and_an_empty_iteration_does_not():
     def iteration(taken, skipped):
         return {"a": {"steps": taken, "skipped": skipped}}
 
@@ -143,7 +141,7 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_from_what_is_there(registry, tmp_path):
+def test_full_disk_ends_the_run_with_an_error_and_the_run_can_be_resumed(registry, tmp_path):
     folder, settings = tmp_path / "run", ("engine.use=paced", "engine.options={max_staleness: 1}", "eval.problems=1")
     command = [sys.executable, "-c", PROGRAM, str(HERE / "conftest.py"), str(tmp_path / "tiny.yaml")]
     words = ("train", "--plugin", "doubles", "--quiet", f"run.root={tmp_path}", "run.name=run", "train.iterations=400")

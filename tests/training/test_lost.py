@@ -183,7 +183,7 @@ def traces(folder):
 # --- what is lost -----------------------------------------------------------------------------------------------------
 
 
-def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
+def test_tool_failures_are_counted_and_score_no_agent(start):
     trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
     with RunReader(trained.folder) as reader:
         (report,) = reader.iterations
@@ -197,7 +197,7 @@ def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     )
 
 
-def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_plays_them_on(start, tmp_path, kept):
+def test_too_many_lost_trajectories_stop_the_run_and_a_resume_continues_them(start, tmp_path, kept):
     whole = start(name="whole").train()
     run = start(faults="2 9, 3 9, 4 9, 5 9")
     with pytest.raises(GuardStop) as stopped:
@@ -237,7 +237,7 @@ def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp
     assert traces(folder) == traces(whole.folder)
 
 
-def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path, resume_iteration):
+def test_continued_trajectories_are_never_sampled_again_for_comparison(start, tmp_path, resume_iteration):
     with pytest.raises(GuardStop):
         start(faults="2 9, 3 9, 4 9, 5 9").train()
     with RunFolder.open(tmp_path / "runs" / "run") as folder:
@@ -254,7 +254,7 @@ def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path
         assert resume_iteration(folder.store, "train", 1, is_consumed=False).resample
 
 
-def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start, tmp_path):
+def test_evaluation_with_too_many_losses_stops_the_run_and_is_repeated_on_resume(start, tmp_path):
     run = start(
         faults="20 1, 21 1",
     )
@@ -267,14 +267,14 @@ def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start,
     assert resumed.evaluations[0].failures == {} and resumed.evaluations[0].interval.mean == 1.0
 
 
-def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp_path):
+def test_evaluation_with_allowed_losses_is_not_repeated_on_resume(start, tmp_path):
     run = start("train.iterations=1", "train.max_tool_failure_share=0.3", faults="20 1")
     assert run.train().evaluations[0].failures == {"ToolError": 1}
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=run._registry).train()
     assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
 
 
-def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry, observe):
+def test_standalone_evaluation_has_a_result_unless_all_trajectories_are_lost(start, registry, observe):
     some = start("eval.coach=true", faults="20 1, 21 1, 22 1").composed
     evaluation = asyncio.run(evaluate_standalone(some, registry)).evaluation
     assert evaluation.failures == {"ToolError": 3} and evaluation.interval.mean == 1.0
@@ -288,7 +288,7 @@ def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry, ob
 # --- where programs run -----------------------------------------------------------------------------------------------
 
 
-def test_tools_are_opened_once_said_kept_and_closed(start, making):
+def test_tools_are_opened_once_announced_recorded_and_closed(start, making):
     heard = []
 
     class Ears(Listener):
@@ -309,9 +309,7 @@ def test_tools_are_opened_once_said_kept_and_closed(start, making):
     }
 
 
-def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_before_anything_is_written(
-    start, making, tmp_path
-):
+def test_tools_are_opened_and_closed_before_anything_is_written(start, making, tmp_path):
     assert start().check().endswith("; programs of python run in padded")
     with pytest.raises(ConfigError, match="no cage works here"):
         start("tools.python.options.opens=false").train()
@@ -319,7 +317,7 @@ def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_befor
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_evaluation_says_and_keeps_it_too(start, registry):
+def test_standalone_evaluation_announces_and_records_its_sandboxes(start, registry):
     heard = []
     evaluated = asyncio.run(evaluate_standalone(start().composed, registry, on_sandboxes=heard.append))
     assert [list(sandboxes) for sandboxes in heard] == [["python"]]
@@ -327,7 +325,7 @@ def test_an_evaluation_says_and_keeps_it_too(start, registry):
         assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
 
 
-def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys, line_progress, show_result, report_of):
+def test_retried_tool_calls_are_printed_at_the_end_of_a_run(start, capsys, line_progress, show_result, report_of):
     console = Console(width=200)
     show_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
     assert "made again" not in capsys.readouterr().out
@@ -342,7 +340,7 @@ def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys,
     assert "0 rollouts lost, 2 calls made again" in report_of(trained)
 
 
-def test_a_trace_says_where_a_program_ran_and_how_often_it_was_started(start, capsys):
+def test_trace_prints_the_sandbox_and_the_attempts_of_a_program(start, capsys):
     trained = start("tools.python.retries=9", "train.iterations=1", faults="20 1").train()
     for task, ran in (("n20", "python: ok, in padded, in attempt 2\n"), ("n21", "python: ok, in padded\n")):
         assert main(["runs", "trace", str(trained.folder), f"eval-000000/{task}/000"]) == 0

@@ -42,7 +42,7 @@ def without_saving(phases):
     return [one for one in phases if one[0] != "save"]
 
 
-def test_the_loop_says_each_phase_in_its_order(start):
+def test_listener_hears_the_phases_in_order(start):
     ears = Ears()
     start("train.iterations=2", "eval.every=1").train(ears)
     learning = ("collect", "judge", "credit", "score", "credit", "update", "publish")
@@ -84,7 +84,7 @@ def test_counterfactual_rollouts_are_a_phase(start):
     assert [phase for phase, _ in ears.phases][1:5] == ["collect", "judge", "counterfactuals", "credit"]
 
 
-def test_saving_is_heard_where_the_loop_waits_for_a_checkpoint(start, fsync_path, sync_checkpoints_by):
+def test_listener_hears_the_phase_save_while_the_loop_waits_for_a_checkpoint(start, fsync_path, sync_checkpoints_by):
     """The disk is slow until the loop says that it waits for it."""
     waited = threading.Event()
 

@@ -101,7 +101,9 @@ def run(registry, tmp_path, *settings, name="run"):
     return Run.from_recipe("doubles/tiny", *words, registry=registry)
 
 
-def test_it_is_chosen_on_some_tasks_and_reported_on_the_others_alone(registry, tmp_path, made, for_selection, reported):
+def test_best_checkpoint_is_chosen_on_one_part_and_reported_on_the_other(
+    registry, tmp_path, made, for_selection, reported
+):
     trained = run(registry, tmp_path).train()
     found = trained.summary.eval
     assert (found.n, found.selection.n) == (len(reported), len(for_selection))
@@ -115,7 +117,7 @@ def test_it_is_chosen_on_some_tasks_and_reported_on_the_others_alone(registry, t
     assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(for_selection)
 
 
-def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(registry, tmp_path, reported):
+def test_reported_tasks_are_played_twice_and_selection_tasks_at_every_evaluation(registry, tmp_path, reported):
     folder = run(registry, tmp_path).train().folder
     names = {task.id for task in reported}
     with RunReader(folder) as reader:
@@ -126,7 +128,7 @@ def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(
     assert parts == [("report", 0), *(("selection", done) for done in range(6)), ("report", 2)]
 
 
-def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made, for_selection, reported):
+def test_resumed_run_reports_the_same_best_checkpoint(registry, tmp_path, made, for_selection, reported):
     whole = run(registry, tmp_path, name="whole").train()
 
     class Killed(BaseException):
@@ -150,9 +152,7 @@ def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made, for_sele
         assert reader.counts("eval") == {"done": 2 * len(reported) + 6 * len(for_selection)}
 
 
-def test_a_run_that_goes_further_names_what_was_chosen_of_all_its_evaluations(
-    registry, tmp_path, for_selection, reported
-):
+def test_prolonged_run_reports_the_best_of_all_its_evaluations(registry, tmp_path, for_selection, reported):
     folder = run(registry, tmp_path, "train.iterations=2", "eval.every=0").train().folder
     for _ in range(2):
         further = Run.resume(folder, "train.iterations=3", registry=registry).train().summary.eval
@@ -161,13 +161,13 @@ def test_a_run_that_goes_further_names_what_was_chosen_of_all_its_evaluations(
         assert further.selection.n == len(for_selection) and further.after.mean == 3 / len(reported)
 
 
-def test_the_last_weights_are_not_loaded_again(registry, tmp_path, made, reported):
+def test_best_weights_are_not_loaded_if_they_are_the_last(registry, tmp_path, made, reported):
     trained = run(registry, tmp_path, "train.iterations=2").train()
     assert trained.summary.eval.selection.iteration == 2 and made[-1].loaded == []
     assert trained.summary.eval.after.mean == 3 / len(reported)
 
 
-def test_chosen_on_all_tasks_it_is_kept_and_the_last_weights_are_reported(registry, tmp_path):
+def test_best_checkpoint_chosen_on_all_tasks_is_kept_and_the_last_weights_are_reported(registry, tmp_path):
     trained = run(registry, tmp_path, "eval.selection=null").train()
     found = trained.summary.eval
     assert found.n == 24 and found.selection is None
@@ -175,20 +175,20 @@ def test_chosen_on_all_tasks_it_is_kept_and_the_last_weights_are_reported(regist
     assert json.loads((trained.folder / "checkpoints/best.json").read_text())["iteration"] == 4
 
 
-def test_without_a_best_one_nothing_is_set_apart(registry, tmp_path):
+def test_run_without_a_best_checkpoint_sets_no_tasks_apart(registry, tmp_path):
     trained = run(registry, tmp_path, "checkpoint.best=false").train()
     assert trained.summary.eval.n == 24 and trained.summary.eval.selection is None
     assert [one.part for one in trained.evaluations] == ["all"] * 6
 
 
-def test_it_cannot_be_changed_once_begun(registry, tmp_path):
+def test_selection_settings_cannot_change_on_resume(registry, tmp_path):
     folder = run(registry, tmp_path, "train.iterations=1").train().folder
     for word in ("checkpoint.best=false", "eval.selection=0.25"):
         with pytest.raises(ConfigError, match=word.partition("=")[0]):
             Run.resume(folder, word, registry=registry)
 
 
-async def test_an_evaluation_of_such_a_run_leaves_them_out_too(registry, tmp_path, reported):
+async def test_standalone_evaluation_excludes_the_selection_tasks(registry, tmp_path, reported):
     evaluated = await evaluate_standalone(run(registry, tmp_path).composed, registry)
     assert evaluated.evaluation.problems == tuple(task.id for task in reported)
     assert evaluated.evaluation.part == "report"

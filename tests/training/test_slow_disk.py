@@ -61,7 +61,7 @@ def sync_by(sync_checkpoints_by, fsync_path):
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_rollouts_go_on_while_a_checkpoint_is_written_and_it_has_one_version(
+def test_rollouts_continue_while_a_checkpoint_of_one_version_is_written(
     start, engines, sync_by, kept, tmp_path, staleness
 ):
     expected = start(name="undisturbed", staleness=staleness).train()
@@ -125,7 +125,7 @@ def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(
     assert Run.resume(tmp_path / "run", registry=registry).train().summary.iterations == 4
 
 
-def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
+def test_failing_checkpoint_does_not_hide_the_error_that_ends_the_run(
     start, registry, sync_by, monkeypatch, tmp_path, caplog
 ):
     """The engine fails while it is written, and then the disk does: the first error is raised, no task is left whose
@@ -189,7 +189,7 @@ def test_the_oldest_checkpoint_goes_first_where_the_disk_is_full(start, disk, se
     assert kept(tmp_path / "run") == ((3, 4) if len(settings) == 2 else (2, 4))
 
 
-def test_a_disk_that_others_filled_stops_the_run_before_the_checkpoint_that_does_not_fit(
+def test_disk_filled_by_others_stops_the_run_before_a_checkpoint_that_does_not_fit(
     start, disk, kept, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(

@@ -148,7 +148,7 @@ class Plugin:
         yield Offer("only-scored", OnlyScored, LocalOptions)
 
 
-def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_been(serve, tmp_path):
+def test_action_with_a_failed_verdict_does_not_change_the_gradient(serve, tmp_path):
     def failing(request):
         if chance(request, "fault") < 0.2:
             return FAULTS[int(len(FAULTS) * chance(request, "which"))]
@@ -177,7 +177,7 @@ def recorded(folder: Path) -> dict[str, tuple[str, float | None]]:
     return {one.step: (one.status, one.score) for trajectory in trajectories for one in trajectory.verdicts}
 
 
-def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, tmp_path):
+def test_every_provider_failure_gives_a_failed_verdict_with_its_reason(serve, tmp_path):
     left = iter(FAULTS * 3)
     server = serve(lambda request: next(left, FAULTS[0]))
     run = start(server, tmp_path, "faults", "coach.max_missing=1.0", "train.iterations=1", "train.prompts=6")
@@ -192,7 +192,7 @@ def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, 
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_without_the_provider_from_what_is_on_the_cassette(serve, tmp_path):
+def test_killed_run_resumes_from_the_cassette_without_the_provider(serve, tmp_path):
     server = serve(judging)
     shared = f"coach.cassette.path={tmp_path / 'shared.db'}"
     whole = start(server, tmp_path, "whole", shared).train()
@@ -224,7 +224,7 @@ def wait_for_verdicts(folder: Path, count: int, process: subprocess.Popen) -> No
     raise AssertionError("the run ended before it could be killed")
 
 
-def test_no_key_is_found_in_anything_that_a_run_leaves_or_says(serve, tmp_path, monkeypatch, capfd):
+def test_run_writes_and_prints_no_key(serve, tmp_path, monkeypatch, capfd):
     key = "sk-planted-0123456789abcdef"
     monkeypatch.setenv("PLANTED_KEY", key)
     echoes = (401, 429, 500)

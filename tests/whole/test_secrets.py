@@ -207,7 +207,7 @@ def assert_nowhere(*texts: str) -> None:
 
 
 @pytest.mark.parametrize("place", IN_A_PLAY)
-async def test_a_key_that_is_met_while_agents_play_is_not_written(planted, tmp_path, capfd, place):
+async def test_key_that_appears_in_a_rollout_is_not_written(planted, tmp_path, capfd, place):
     chosen = {"tool": printed(stdout="ok"), "workflow": lambda: "", "text": CALL, "coach": lambda: SCORED} | IN_A_PLAY[
         place
     ]

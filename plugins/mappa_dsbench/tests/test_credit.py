@@ -90,7 +90,7 @@ async def test_a_modeler_keeps_what_it_would_have_got_on_good_features(table: Ta
     assert "X_test.pkl missing" in broken[1].reasoning and "reference artifacts" in broken[1].reasoning
 
 
-async def test_its_own_fault_is_not_covered_by_another_one_before(table: Table) -> None:
+async def test_agents_own_fault_is_found_despite_an_earlier_fault(table: Table) -> None:
     engineer = table.program("engineer_dummies").replace('"X_test.pkl"', '"test.pkl"')
     modeler = table.program("modeler_forest").replace("dump(model,", "dump(model.get_params(),")
     found = verdicts(await table.play(done(engineer), done(modeler), done(table.program("analyst_frame"))))
@@ -117,7 +117,7 @@ async def test_all_turns_are_run_again_in_their_order(table: Table) -> None:
     assert scores[3] > 6 and verdicts(found)[3].blame == DATA_ENGINEER
 
 
-async def test_who_deletes_what_the_next_one_needs_is_to_blame(table: Table) -> None:
+async def test_agent_that_deletes_an_input_of_the_next_agent_is_blamed(table: Table) -> None:
     modeler = table.program("modeler_forest") + 'Path("X_test.pkl").unlink()\n'
     found = verdicts(
         await table.play(done(table.program("engineer_dummies")), done(modeler), done(table.program("analyst_frame")))
@@ -135,7 +135,7 @@ async def test_a_target_in_other_words_is_no_fault(table: Table) -> None:
     assert found[1].score > 7, found[1].reasoning
 
 
-async def test_files_that_nobody_looked_into_are_looked_into(table: Table) -> None:
+async def test_uninspected_files_are_inspected_by_the_coach(table: Table) -> None:
     """An agent with turns left that does not say that it is done."""
     engineer = table.program("engineer_dummies")
     leaky = engineer.replace('[*["ink"], "pen_id"]', '["pen_id"]')

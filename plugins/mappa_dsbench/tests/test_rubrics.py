@@ -85,7 +85,7 @@ async def test_each_rubric_names_the_files_of_its_role_and_whose_fault_a_broken_
         assert agent == DATA_ENGINEER or "not a point less here" in str(role.rubric)
 
 
-async def test_one_scale_serves_both_kinds_of_task() -> None:
+async def test_rubrics_share_one_scale_for_both_kinds_of_task() -> None:
     for agent in (MODELER, ANALYST):
         assert "constant guess (0) and a perfect score (1)" in str(ROLES[agent].rubric)
         assert "for classification and for regression" in str(ROLES[agent].rubric)

@@ -248,7 +248,7 @@ def interpret(program: bytes, architecture: int, number: int, arguments: tuple[i
         ("aarch64", 117, (), False),
     ],
 )
-async def test_what_the_filter_of_the_opener_refuses(
+async def test_opener_refuses_forbidden_system_calls(
     machine: str, number: int, arguments: tuple[int, ...], allowed: bool
 ) -> None:
     program = opener.build_filter(machine)

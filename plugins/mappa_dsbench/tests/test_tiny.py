@@ -161,7 +161,7 @@ def test_a_program_in_no_fence_is_not_run(programs_in: Callable[[str], tuple[Too
     assert predict_outcome(agent, bad, drawn, EVERY_FILE).result is None
 
 
-def test_what_has_no_consequence_is_never_planted() -> None:
+def test_fault_without_a_consequence_is_never_planted() -> None:
     rng = Random(0)
     for _ in range(300):
         drawn = draw_task(rng)

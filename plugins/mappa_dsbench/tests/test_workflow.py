@@ -147,7 +147,7 @@ async def test_an_agent_that_does_not_say_that_it_is_done_goes_on(python: Python
     assert looked == [False, True, True, True]
 
 
-async def test_what_is_broken_is_on_the_steps_of_those_who_need_it(python: PythonTool, pens: Made) -> None:
+async def test_breach_is_recorded_on_the_steps_of_agents_that_need_the_file(python: PythonTool, pens: Made) -> None:
     shifted = code(*TABLES, *SAVED[:2], "pd.DataFrame(t).drop(columns='size').to_pickle('X_test.pkl')")
     trajectory = await played(python, pens.task, (shifted, MODEL, ANALYSIS), turns=1)
     engineer, modeler, analyst = trajectory.steps
@@ -162,7 +162,7 @@ async def test_what_is_broken_is_on_the_steps_of_those_who_need_it(python: Pytho
     assert trajectory.outcome["success"] == 0.0 and trajectory.outcome["rejected_no_file"] == 1.0
 
 
-async def test_nobody_is_held_to_what_he_was_not_given(python: PythonTool, pens: Made) -> None:
+async def test_missing_files_are_breaches_of_agents_that_need_or_make_them(python: PythonTool, pens: Made) -> None:
     trajectory = await played(python, pens.task, ("No.", "No.", "No."), turns=1)
     assert [[one.kind for one in step.breaches] for step in trajectory.steps] == [
         ["missing_output"] * 3,
@@ -172,7 +172,9 @@ async def test_nobody_is_held_to_what_he_was_not_given(python: PythonTool, pens:
 
 
 @pytest.mark.parametrize(("context", "seen"), [("full", True), ("partial", False)])
-async def test_who_sees_whose_words(python: PythonTool, pens: Made, context: str, seen: bool) -> None:
+async def test_modeler_and_analyst_see_earlier_words_by_the_setting_context(
+    python: PythonTool, pens: Made, context: str, seen: bool
+) -> None:
     said = ("Gaps are filled.\n" + ENGINEER, "A plain model.\n" + MODEL, ANALYSIS)
     trajectory = await played(python, pens.task, said, context=context)
     engineer, modeler, analyst = (step.messages[0].content for step in trajectory.steps)
@@ -197,7 +199,7 @@ async def test_who_sees_whose_words(python: PythonTool, pens: Made, context: str
         ("```python\nprint(1)\nDONE", False),
     ],
 )
-async def test_when_an_action_says_that_it_is_the_last(text: str, done: bool) -> None:
+async def test_action_with_calls_is_done_only_if_its_text_says_so(text: str, done: bool) -> None:
     assert says_done(action(text, calls=True)) is done
     assert says_done(action(text, calls=False))
 
@@ -255,7 +257,7 @@ class Listening(Coach):
         return Verdict.scored(5, "")
 
 
-async def test_what_a_coach_is_told_of_the_truth(python: PythonTool, pens: Made) -> None:
+async def test_truth_shown_to_a_coach_describes_the_reference_scores(python: PythonTool, pens: Made) -> None:
     coach, task = Listening(), with_reference_score(pens, 0.9).task
     trajectory = await played(python, task, ALL, coach)
     raw = trajectory.outcome["raw"]

@@ -42,7 +42,7 @@ async def streamed(session):
 
 
 @pytest.mark.parametrize("function", [whole, streamed])
-async def test_its_loop_and_its_tools_run_as_they_are(theatre, function):
+async def test_loop_and_tools_of_the_agents_sdk_run_unchanged(theatre, function):
     trajectory = await theatre.one(
         theatre.workflow(function), lambda prompt, sampling: "4" if "<tool>" in prompt else CALL
     )

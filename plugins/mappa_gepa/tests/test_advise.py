@@ -65,7 +65,7 @@ def test_the_remedy_for_a_run_without_verdicts_works(record, capsys):
     assert main(["advise", str(run)]) == 0
 
 
-def test_headroom_is_what_is_lost_where_an_agent_is_blamed(record):
+def test_headroom_of_an_agent_is_the_loss_in_rollouts_where_it_is_blamed(record):
     run = record(policy("default", 0.2))
     found = read_evidence(run, metric="correct", agents=tuple(DUTIES))
     with RunReader(run) as reader:
@@ -166,7 +166,7 @@ def test_the_cheapest_of_those_that_gain_as_much_is_chosen():
     assert choose([model, prompt, better], EVIDENCE) == ("model", better)
 
 
-def test_nothing_is_chosen_that_could_be_none_or_that_stopped_early_or_has_no_interval():
+def test_fix_is_chosen_only_after_a_whole_race_with_a_gain_above_0():
     for gain in (Interval(mean=0.3, low=-0.01, high=0.6), Interval(mean=0.3), None):
         assert choose([tried("prompt", gain)], EVIDENCE) == ("nothing", None)
     assert choose([tried("prompt", Interval(mean=0.3, low=0.1, high=0.5), stopped=True)], EVIDENCE)[1] is None

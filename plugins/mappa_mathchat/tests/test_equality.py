@@ -192,7 +192,7 @@ def test_wrong_answers_are_wrong(answer, reference, algebra):
 
 
 @pytest.mark.parametrize(("answer", "reference"), RIGHT)
-def test_what_is_equal_is_equal_the_other_way_round(answer, reference, algebra):
+def test_equality_is_symmetric(answer, reference, algebra):
     if " or " not in reference and "=" not in answer:
         assert answers_equal(reference, answer, algebra)
 

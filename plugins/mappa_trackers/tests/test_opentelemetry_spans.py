@@ -65,7 +65,7 @@ def test_a_rollout_is_a_trace_whose_spans_hang_together(run, trajectory):
     assert times["invoke_workflow mathchat/tiny"] == ("2023-11-14T22:13:16.000000Z", "2023-11-14T22:13:20.000000Z")
 
 
-def test_what_spans_say(run, trajectory):
+def test_spans_have_figures_of_actions_and_verdicts_but_no_text(run, trajectory):
     found = {name: span["attributes"] for name, span in spans(run, trajectory).items()}
     action, verdict = found["invoke_agent solver"], found["evaluate llm"]
     assert action["gen_ai.operation.name"] == "invoke_agent" and action["gen_ai.agent.name"] == "solver"
@@ -175,6 +175,6 @@ def test_what_was_written_can_be_imported(run, trajectory):
     assert (step.results[0].stdout, step.completion.usage.completion_tokens) == ("4\n", 3)
 
 
-def test_an_endpoint_and_a_file_are_one_too_many():
+def test_endpoint_and_file_together_are_refused():
     with pytest.raises(ConfigError, match="one of them"):
         OtelTracker(OtelOptions(endpoint="http://x", file="y"))

@@ -85,7 +85,7 @@ def test_members_of_an_ensemble_have_options_too(doubles):
         (["both=ensemble"], ["both.members=[{use: strict, options: {rihgt: 1}}]"], ConfigError, "0.options.rihgt"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(doubles, coaches, settings, error, message):
+def test_invalid_choice_of_a_coach_is_an_error(doubles, coaches, settings, error, message):
     with pytest.raises(error) as caught:
         choose(coaches, *settings)
     assert message in str(caught.value)
@@ -125,7 +125,7 @@ def test_a_certificate_as_json_is_one_object(run, told):
     assert found["ensemble"]["finding"] == "no significant difference"
 
 
-def test_to_whom_data_is_sent_is_said_before(run, told):
+def test_receivers_of_data_are_announced_before_the_first_call(run, told):
     code, out, err = told("coach", "eval", "--run", run, "--coach", "paid", "paid.model=dear-1", "--limit", 2)
     assert code == 0
     assert "is sent to paid (dear-1) at paid.example" in err
@@ -142,7 +142,7 @@ def test_saved_actions_can_be_certified_on(run, told, tmp_path):
     assert set(json.loads(file.read_text().splitlines()[0])) == {"scene", "label", "trajectory"}
 
 
-def test_one_agent_and_a_limit(run, told):
+def test_coach_eval_is_limited_to_one_agent_and_a_number_of_actions(run, told):
     asked = ("coach", "eval", "--run", run, "--coach", "strict", "--agent", "checker", "--limit", 7, "--json")
     found = json.loads(told(*asked)[1])
     assert (found["actions"], found["trajectories"]) == (7, 7)
@@ -256,7 +256,7 @@ def replaced(doubles, tmp_path_factory):
     return root / "run"
 
 
-def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
+def test_blame_is_compared_with_counterfactual_credit(replaced, told):
     code, out, err = told("coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual")
     assert (code, err) == (0, "")
     # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
@@ -329,7 +329,7 @@ def test_recoach_as_json_is_one_object(copy, told):
         (["--coach", "strict", "--iteration", "9"], "holds no train rollouts of iteration 9 that ended"),
     ],
 )
-def test_what_cannot_be_judged_again_is_exit_code_2(run, told, args, message):
+def test_run_that_cannot_be_recoached_is_exit_code_2(run, told, args, message):
     code, out, err = told("recoach", run, *args)
     assert (code, out) == (2, "")
     assert message in err

@@ -74,7 +74,7 @@ def test_arms_may_be_named_by_a_setting_or_by_hand(runs, capsys):
     assert len(json.loads(said(capsys, "--root", runs, "--json", *against))["pairs"]) == 2
 
 
-def test_a_difference_that_is_there_is_said(runs, tmp_path, capsys):
+def test_significant_difference_is_reported(runs, tmp_path, capsys):
     better = shutil.copytree(runs / "moody0", tmp_path / "better")
     # As if the other coach had taught the odd numbers, too, which the script of this team never learns.
     import sqlite3
@@ -90,7 +90,7 @@ def test_a_difference_that_is_there_is_said(runs, tmp_path, capsys):
     assert pair["h"] == pytest.approx(1.5708, abs=1e-4)
 
 
-def test_what_was_evaluated_otherwise_is_refused_with_the_reason(runs, capsys):
+def test_runs_evaluated_differently_are_refused_with_the_reason(runs, capsys):
     root = ("--root", runs, "strict0")
     assert "they evaluated other tasks (2 of" in refused(capsys, *root, "fewer")
     part = refused(capsys, *root, "chosen")
@@ -99,7 +99,7 @@ def test_what_was_evaluated_otherwise_is_refused_with_the_reason(runs, capsys):
     assert "other samples (eval.temperature: 1.0 and 0.0)" in refused(capsys, *root, "cold")
 
 
-def test_what_makes_no_comparison_is_refused(runs, tmp_path, capsys):
+def test_invalid_comparison_is_refused(runs, tmp_path, capsys):
     root = ("--root", runs)
     assert "there is but one setting to compare" in refused(capsys, *root, "strict0", "strict1")
     assert "both of seed 0 in the arm a" in refused(

@@ -65,7 +65,7 @@ def test_recoach(root, capsys):
 
 
 @pytest.mark.parametrize("words", [("observe", "demo"), ("runs", "show", "demo"), ("coach", "eval", "--run", "demo")])
-def test_other_commands(root, capsys, monkeypatch, words):
+def test_commands_on_the_demo_name_its_agents_in_full(root, capsys, monkeypatch, words):
     monkeypatch.chdir(root)
     others = ("--coach", "evidence") if words[0] == "coach" else ()
     text = "\n".join(screen(capsys, *words, *others))

@@ -132,7 +132,7 @@ def test_values_may_hold_commas_and_lists():
         (["run.name=[a, b]"], "every run of a sweep has its own"),
     ],
 )
-def test_what_is_no_list_of_values_is_refused(words, message):
+def test_setting_without_a_list_of_values_is_refused(words, message):
     with pytest.raises(ConfigError, match=message):
         expand_grid(words)
 
@@ -184,14 +184,14 @@ def test_arms_whose_evaluations_come_to_the_same_are_compared(doubles, tmp_path)
         assert len(create_sweep(folder, composed, registry, arms=expand_grid([vary]), seeds=[0]).runs) == 2
 
 
-def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
+def test_sweep_on_ray_without_ray_starts_nothing(doubles, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mappa_engine.cluster.requirements.installed_version", lambda library: None)
     assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
     assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
+def test_arm_folder_with_a_run_is_resumed_and_an_empty_folder_is_started(tmp_path):
     from mappa.look.sweep import Sweep, SweepArm, launch_locally
 
     run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")

@@ -71,7 +71,7 @@ def test_the_first_lowest_action_is_the_pick_and_its_agent_or_whom_it_blames():
     assert (nobody.agent, nobody.position, nobody.has_pick) == (NOBODY, None, True)
 
 
-def test_who_favours_no_action_picks_none_and_who_says_nothing_has_no_answer():
+def test_equal_scores_pick_no_action_and_missing_scores_give_no_answer():
     run = labelled(agents="abc", guilty=("a", 0), values={0: -1, 1: 1})
     level = grade(run, attribute(run, scores(7, 7, 7)))
     assert (level.agent, level.step, level.near) == (0.0, 0.0, 0.0)

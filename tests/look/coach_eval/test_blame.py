@@ -35,7 +35,7 @@ def scored(*points, blame=None):
     return [Verdict.scored(one, "", blame=blame) for one in points]
 
 
-def test_who_scores_the_guilty_lowest_and_blames_it_agrees(played):
+def test_verdicts_agree_if_they_score_the_guilty_lowest_and_blame_it(played):
     trajectories = [played("a", -1.0, 0.0, 0.0), played("b", 0.0, -1.0, 0.0), played("c", 1.0, 1.0, 1.0)]
     verdicts = [scored(1, 9, 8, blame="planner"), scored(9, 2, 8), scored(9, 9, 9, blame=NOBODY)]
     verdicts[1] = [verdicts[1][0], *scored(2, 8, blame="worker")]
@@ -60,7 +60,7 @@ def test_ties_are_shared_and_wrong_blame_shows(played):
     assert found.unsettled == {NOT_ACTED: 2}
 
 
-def test_what_cannot_be_settled_is_counted_and_never_a_number(played):
+def test_undecided_trajectories_are_counted_and_give_no_number(played):
     trajectories = [played("a", -1.0, None, 0.0), played("b", 0.0, 0.0, -1.0), played("c", -1.0, 0.0, 0.0)]
     verdicts = [
         scored(5, 1, blame="worker"),

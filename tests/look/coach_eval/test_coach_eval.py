@@ -109,7 +109,7 @@ async def test_a_label_that_is_no_yes_or_no_is_right_above_a_half(labelled):
     assert found.coaches[0].overall.spearman.value == pytest.approx(-0.5)
 
 
-async def test_all_scores_or_all_labels_alike_say_nothing(labelled, twenty):
+async def test_constant_scores_or_labels_give_no_figure(labelled, twenty):
     flat = (await certified(twenty, flat=lambda scene, number: 5)).coaches[0].overall
     assert flat.auc.value == 0.5 and flat.spearman is None
     right = (await certified([labelled("a", 1.0), labelled("b", 1.0)], one=lambda scene, number: 5)).coaches[0].overall
@@ -140,7 +140,7 @@ async def test_a_missing_verdict_is_left_out_and_counted_and_never_a_number(twen
     }
 
 
-def test_what_failed_beside_another_call_is_not_from_the_cassette():
+def test_failed_verdict_is_never_counted_as_replayed():
     shared = replace(Verdict.failed("status 401: key 1, in r1/x.db"), replayed=True)
     counts = count_verdicts([shared, Verdict.failed("status 402: key 2, in r2/x.db"), Verdict.failed("other")])
     assert (counts.failed, counts.replayed) == (3, 0)
@@ -215,7 +215,7 @@ def varied(labelled):
     ]
 
 
-async def test_what_should_not_matter_is_found_at_equal_truth(varied):
+async def test_bias_is_measured_at_equal_truth(varied):
     def biased(scene, number):
         step = scene.step
         points = {"solver": 1, "checker": 3}[step.agent] + 2 * (step.id[-7] == "1")
@@ -327,7 +327,7 @@ async def test_a_coach_of_trajectories_reviews_each_whole(labelled):
     assert found.truth_shown == ("solver",)
 
 
-async def test_every_verdict_is_told_of(twenty):
+async def test_progress_hears_every_verdict(twenty):
     heard = []
     judge = NamedCoach(name="knows", coach=Scripted(truth(twenty)))
     await evaluate_coaches([[judge] * 3], labels(twenty), ASKING, on_verdict=heard.append)

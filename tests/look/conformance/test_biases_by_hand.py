@@ -120,7 +120,7 @@ def test_whitening_by_tokens_follows_lengths():
     shown(process, found, weighted(process, worth))
 
 
-def test_what_has_no_sibling_is_not_learned():
+def test_action_without_a_sibling_has_no_gradient():
     """RLOO, second turns: a share (1-q)^2 of them is alone, q the chance that another sample has one."""
     process = VARIABLE_TURNS
     q = 0.25 * 0.75
@@ -255,7 +255,7 @@ def test_a_discount_per_token_pays_first_tokens_less():
     ],
     ids=str,
 )
-def test_those_without_a_closed_form_point_uphill(name, options):
+def test_estimators_without_a_closed_form_point_uphill(name, options):
     """What can be said of them: along the exact gradient the objective rises."""
     for process in (ONE_DECISION, VARIABLE_TURNS):
         found = expected_gradient(process, built(name, **options))

@@ -74,7 +74,7 @@ def test_the_gradient_is_the_derivative_of_its_objective(process, kind):
     np.testing.assert_allclose(policy_gradient(process, kind), derivative(process, kind), atol=1e-14)
 
 
-def test_the_objectives_differ_where_they_should():
+def test_objectives_have_different_gradients():
     found = {kind: policy_gradient(VARIABLE_TURNS, kind) for kind in ("action", "return", "team", "outcome")}
     for one in found:
         for other in found:
@@ -82,7 +82,7 @@ def test_the_objectives_differ_where_they_should():
 
 
 @pytest.mark.parametrize("process", [*COMPLETE, *INCOMPLETE], ids=lambda one: one.name)
-def test_batches_are_all_that_can_happen(process):
+def test_batches_enumerate_all_outcomes_of_a_process(process):
     found = list(possible_batches(process))
     assert sum(batch.chance for batch in found) == pytest.approx(1.0, abs=1e-14)
     seen = {tuple(zip(batch.experience.steps, batch.experience.weight.tolist(), strict=True)) for batch in found}

@@ -64,7 +64,7 @@ def test_the_first_plays_are_taken_and_the_run_itself_is_not_written_to(blame, t
     assert (trained / "run.db").read_bytes() == before
 
 
-def test_what_flipped_is_a_task_that_eval_plays(blame, tmp_path, capsys):
+def test_exported_flips_are_tasks_that_eval_plays(blame, tmp_path, capsys):
     path = tmp_path / "tasks.jsonl"
     _, proven = blame("auditor", "--save", str(path))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -79,7 +79,7 @@ def test_what_flipped_is_a_task_that_eval_plays(blame, tmp_path, capsys):
     assert evaluated["not_finished"] == {}
 
 
-def test_it_prints_shares_and_what_to_do_next(trained, capsys, tmp_path, monkeypatch):
+def test_blame_prints_shares_and_the_next_command(trained, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["blame", str(trained), "--coach", "auditor", "--quiet", f"run.root={tmp_path}"]) == 0
     printed = capsys.readouterr().out
@@ -107,12 +107,12 @@ def test_tasks_with_files_cannot_be_saved_as_lines(tmp_path):
         write_tasks(tmp_path / "tasks.jsonl", [Task(id="t", prompt="p", files={"a.csv": "/a.csv"})])
 
 
-def test_what_is_no_run_is_an_error(registry, tmp_path, capsys):
+def test_folder_that_is_no_run_is_an_error(registry, tmp_path, capsys):
     assert main(["blame", str(tmp_path / "missing"), "--coach", "auditor"]) == 2
     assert "missing" in capsys.readouterr().err
 
 
-def test_what_was_played_is_shown_although_it_cannot_be_saved(trained, tmp_path, capsys, monkeypatch):
+def test_results_are_shown_even_if_they_cannot_be_saved(trained, tmp_path, capsys, monkeypatch):
     def fail(path, tasks):
         raise RunError(f"{path}: no space is left")
 

@@ -61,7 +61,7 @@ def plant(name: str, text: str, *, seen: str = "", elsewhere: tuple[str, ...] = 
         ("negated claim", "two\nlines", None),
     ],
 )
-def test_faults_change_what_they_say(name, text, faulty):
+def test_faults_change_the_text_as_described(name, text, faulty):
     assert plant(name, text) == faulty
 
 

@@ -189,7 +189,7 @@ def check_import(folder: Path, capsys: pytest.CaptureFixture[str], name: str, na
 
 
 @pytest.mark.parametrize("name", sorted(LOGS))
-def test_the_logs_that_are_damaged_here_are_logs(tmp_path, capsys, name):
+def test_undamaged_logs_are_imported(tmp_path, capsys, name):
     (tmp_path / "log.json").write_text(json.dumps(LOGS[name]))
     assert main(["import", str(tmp_path / "log.json"), "--root", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
     assert f"from {name}" in capsys.readouterr().out
@@ -234,7 +234,7 @@ def test_a_damaged_log_of_thousands_is_an_error_of_the_input(tmp_path, capsys, l
     ],
     ids=["empty", "name"],
 )
-def test_what_is_wrong_is_said(tmp_path, capsys, log, said):
+def test_error_of_a_damaged_log_names_the_fault(tmp_path, capsys, log, said):
     (tmp_path / "log.json").write_text(log)
     assert main(["import", str(tmp_path / "log.json"), "--root", str(tmp_path / "runs")]) == 2
     assert said in " ".join(capsys.readouterr().err.split())

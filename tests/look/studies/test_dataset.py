@@ -163,12 +163,12 @@ def test_the_best_sibling_is_preferred_to_each_that_is_clearly_worse():
         (Filters(strata=(("task", "sum"), ("plan", "scale"))), "another stratum"),
     ],
 )
-def test_every_filter_says_why(filters, why):
+def test_every_filter_counts_its_exclusions(filters, why):
     judgement = verdict("s", 5.0, blame="coder") if filters.phase == "live" else None
     assert filters.rejection_reason(step("s"), judgement) == why
 
 
-def test_what_nobody_should_imitate_is_left_out():
+def test_actions_unfit_for_imitation_are_excluded():
     call = ToolCall(name="", error="the call is not JSON")
     broken = step("s", reply=Message(role="assistant", content="", tool_calls=(call,)))
     for cut in ("length", "abort"):
@@ -340,7 +340,7 @@ def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
     assert "not in `tools`, as the run has no schema of them: python (3 actions)" in result.output
 
 
-async def test_nothing_is_written_where_nothing_fits(trained, registry, tmp_path):
+async def test_export_without_examples_writes_nothing(trained, registry, tmp_path):
     order = ExportRequest(form="sft", filters=Filters(iterations=(90, 99), min_score=1.0))
     with pytest.raises(RunError, match="nothing to export"):
         await export_dataset(registry, trained, tmp_path / "data", order)

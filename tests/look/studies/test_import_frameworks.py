@@ -186,7 +186,7 @@ def test_messages_with_a_name_of_their_own_key(tmp_path):
         ([{"eval": {}, "samples": [{"messages": []}]}], "samples.0: messages: no list of messages"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(tmp_path, rows, says):
+def test_malformed_log_is_refused_with_its_place(tmp_path, rows, says):
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match=says):
         imported(tmp_path, tmp_path / "log.jsonl")

@@ -48,7 +48,7 @@ def test_correct_is_what_the_first_scorer_of_the_log_said_and_no_other(tmp_path)
     assert (made.trajectories, made.measured, made.problems) == (7, 3, ())
 
 
-def test_a_scorer_that_is_called_correct_is_the_one(tmp_path):
+def test_scorer_named_correct_gives_the_outcome_correct(tmp_path):
     made = imported(tmp_path, evaluated({"fluency": 1.0, "correct": "I"}, {"fluency": 1.0, "correct": None}))
     assert outcomes(made) == [{"fluency": 1.0, "correct": 0.0}, {"fluency": 1.0}]
 
@@ -88,7 +88,7 @@ def test_a_correct_that_is_no_share_is_refused_with_what_to_do(tmp_path, value):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_the_refusal_advises_works(tmp_path, monkeypatch, capsys, invoke):
+def test_option_advised_by_the_refusal_imports_the_log(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": CHAT, "ok": 55}) + "\n")
     assert main(["import", "log.jsonl", "--outcome", "ok"]) == 2

@@ -302,7 +302,7 @@ class Plugin:
         yield Offer("lengths", Lengths)
 
 
-async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
+async def test_imported_run_is_recoached_and_certifies_a_coach(tmp_path):
     registry = load_plugins(only=("look",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
@@ -349,7 +349,7 @@ async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
     assert (made.measured, seen.unsuccessful, seen.evaluation.interval) == (0, 0, None)
 
 
-def test_it_is_listed_shown_and_reported(tmp_path, capsys):
+def test_imported_run_is_listed_shown_and_reported(tmp_path, capsys):
     made = imported(tmp_path, {"messages": CHAT, "ok": 1}, outcomes={"correct": "ok"})
     with RunReader(made.folder) as reader:
         summary = reader.summary
@@ -389,7 +389,7 @@ def test_an_import_that_is_killed_leaves_no_run_and_can_be_made_again(tmp_path, 
     assert [path.name for path in list_run_folders(tmp_path / "runs")] == ["x"]
 
 
-def test_on_the_command_line(tmp_path, monkeypatch, capsys, invoke):
+def test_import_command_prints_agents_and_the_next_command(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", {"messages": CHAT, "ok": True})
     words = ["import", str(path), "--agent", "writer=Writes.", "--outcome", "ok", "--name", "x"]

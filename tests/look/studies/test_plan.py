@@ -247,7 +247,7 @@ async def test_verdicts_of_evaluation_are_counted_where_it_asks(registry):
     assert found.evaluation.coach_calls == PlannedAmount(4 * 256.0, at_most=True)
 
 
-async def test_what_a_run_says_of_another_coach_is_left_out(registry, short):
+async def test_history_of_a_different_coach_is_ignored(registry, short):
     found = await planned(registry, "mathchat/tiny", "coach.use=clerk", "coach.options={model: c-1}", previous=short)
     calls = found.iteration.coach_calls
     assert calls == found.iteration.actions and found.iteration.coach_completion_tokens.at_most

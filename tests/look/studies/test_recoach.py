@@ -80,7 +80,7 @@ async def test_a_run_that_is_being_written_is_left_alone(run, again):
     assert not any(verdict.phase == "again" for one in whole(run) for verdict in one.verdicts)
 
 
-async def test_what_the_run_looked_at_is_what_the_coach_looks_at(run, again, registry, monkeypatch):
+async def test_coach_is_shown_the_truth_and_phase_of_the_runs_own_coach(run, again, registry, monkeypatch):
     seen = []
     build = type(registry).build
 
@@ -148,7 +148,7 @@ async def test_a_failed_verdict_takes_the_place_of_a_score_and_is_no_score(run, 
     assert result.overall.missing_before == result.overall.missing_after == 0
 
 
-async def test_one_iteration_and_a_limit(run, again):
+async def test_recoach_is_limited_to_an_iteration_and_a_number_of_trajectories(run, again):
     result = await again(run, iteration=1)
     assert result.by_iteration.keys() == {1}
     judged = [one for one in whole(run) if any(verdict.phase == "again" for verdict in one.verdicts)]
@@ -206,7 +206,7 @@ async def test_a_rollout_that_never_ended_is_no_rollout_yet(run, again):
     assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
 
 
-async def test_a_full_disk_ends_it_with_one_message(run, again, monkeypatch, store_class):
+async def test_full_disk_ends_recoach_with_one_error(run, again, monkeypatch, store_class):
     def full(self, verdict):
         raise RunError("run.db: there is no space left")
 
@@ -245,7 +245,7 @@ async def test_where_no_policy_learns_there_are_verdicts_and_nothing_to_compare(
 PAID = ("coach.use=paid", "coach.options.model=dear-1")
 
 
-async def test_nothing_is_paid_twice(run, again):
+async def test_repeated_recoach_makes_no_call_twice(run, again):
     told = []
     first = await again(run, *PAID, on_providers=told.extend)
     second = await again(run, *PAID)

@@ -48,7 +48,7 @@ def test_tables_of_agents_have_the_columns_of_the_list(folder: Path, progress: M
     assert re.search(r'title="score \d\.\d\d, tool success 80\.0 %, turns 4\.00, tokens/action \d+\.\d"', overview_page)
 
 
-def test_a_column_that_is_added_is_in_each_of_them(
+def test_added_column_appears_in_every_table_of_agents(
     folder: Path, progress: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for user in (progress, report, overview):

@@ -211,7 +211,7 @@ def test_a_run_that_is_under_way_or_recorded_no_bounds_has_a_report_too(trained,
     assert "16 iterations,\nrunning</p>" in page and "Held-out" not in page
 
 
-def test_what_is_no_run_is_refused(tmp_path, capsys):
+def test_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "is not a run folder" in " ".join(capsys.readouterr().err.split())
 

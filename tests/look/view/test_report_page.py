@@ -95,7 +95,7 @@ def several(store):
     }
 
 
-def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
+def test_highlights_are_the_five_trajectories_that_the_rules_name(run):
     folder, names = run(several)
     with RunReader(folder) as reader:
         found = [
@@ -110,7 +110,7 @@ def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
     ]
 
 
-def test_a_run_with_less_to_tell_tells_less_and_none_twice(run):
+def test_highlights_of_a_short_run_are_fewer_and_distinct(run):
     folder, names = run(lambda store: [played(store, "only", [3.0], 0.0)])
     with RunReader(folder) as reader:
         assert [one.trajectory.id for one in select_highlights(reader, "correct")] == names

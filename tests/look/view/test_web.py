@@ -234,7 +234,9 @@ def test_a_run_that_recorded_no_index_says_so(client: TestClient, root: Path, tm
         ("/static/view.html", 404, "There is no such file."),
     ],
 )
-def test_what_cannot_be_shown_is_told(client: TestClient, address: str, status: int, said: str) -> None:
+def test_address_that_cannot_be_shown_is_answered_with_status_and_reason(
+    client: TestClient, address: str, status: int, said: str
+) -> None:
     answer = client.get(address)
     assert answer.status_code == status and said in answer.text
 
@@ -288,7 +290,7 @@ def test_all_that_a_page_loads_ships_with_the_package(client: TestClient, trajec
         assert not re.search(rb"(src|href|url\(|import).{0,3}https?:", answer.content)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, said in ((tmp_path, "there is no run in"), (tmp_path / "nothing", "is no folder")):
         with pytest.raises(ConfigError, match=said):
             RunFolders([path])
@@ -303,7 +305,7 @@ def test_runs_of_one_name_are_told_apart(root: Path, tmp_path: Path) -> None:
     assert sorted(folders) == ["hostile", "hostile~"] and len(set(folders.values())) == 2
 
 
-def test_what_the_viewer_needs_is_named_where_it_is_not_installed(
+def test_missing_extra_of_the_viewer_is_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "mappa.look.view.web.server", raising=False)
