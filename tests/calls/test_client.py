@@ -300,7 +300,7 @@ def test_calls_in_batches_have_no_limits_but_attempts(travel, scripted, answer, 
 
     replies = travel(main())
     assert transport.most_at_once == 1000
-    assert sorted(one.usage.calls for one in replies) == [1] * 900 + [2] * 100
+    assert sorted(reply.usage.calls for reply in replies) == [1] * 900 + [2] * 100
 
 
 def test_other_transports_need_no_record_of_batches(scripted, answer, tmp_path):

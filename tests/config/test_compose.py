@@ -49,7 +49,7 @@ def test_the_default_recipe_is_tiny_and_its_values_are_typed(tiny):
 def test_options_become_the_dataclass_of_the_offer(tiny, registry):
     config = tiny().config
     assert type(config.coach.options) is registry.offer("coaches", "acme_coach").options
-    assert [(one.use, one.weight) for one in config.coach.options.members] == [("rules", 1.0), ("acme-1", 0.5)]
+    assert [(member.use, member.weight) for member in config.coach.options.members] == [("rules", 1.0), ("acme-1", 0.5)]
     assert type(config.shapers[0].options).__name__ == "ScaleOptions"
     assert config.engine.options == NoOptions()
 
@@ -81,7 +81,7 @@ def test_lists_replace_and_mappings_merge(tiny):
         "shapers=[]", "coach.options.members=[{use: x}]", "coach.reward.after=0.5", "coach.options.tags.a=b"
     )
     assert composed.config.shapers == []
-    assert [one.use for one in composed.config.coach.options.members] == ["x"]
+    assert [member.use for member in composed.config.coach.options.members] == ["x"]
     assert composed.config.coach.reward == {"live": 1.0, "after": 0.5}
     assert composed.config.coach.options.tags == {"a": "b"}
 

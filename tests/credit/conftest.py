@@ -126,7 +126,9 @@ def _experience(
         version=np.zeros(n_tokens, np.int32),
         logprobs=np.full(n_tokens, -0.5, np.float32),
         prompt_tokens=np.array([token for prompt in prompts for token in prompt], np.int32),
-        prompt_offsets=np.concatenate([[0], np.cumsum([len(one) for one in prompts], dtype=np.int64)]).astype(np.int64),
+        prompt_offsets=np.concatenate([[0], np.cumsum([len(prompt) for prompt in prompts], dtype=np.int64)]).astype(
+            np.int64
+        ),
         finished=np.ones(n_rows, np.bool_) if finished is None else np.array(finished, np.bool_),
         values=floats(values),
         old_logprobs=floats(old_logprobs),

@@ -106,7 +106,7 @@ def test_gigpo_equals_a_loop_over_episodes_and_steps(make_experience, batch, gam
     for row in rows:
         later = [other for other in rows if chain[other] == chain[row] and other >= row]
         returns[row] = sum(gamma**k * batch["reward"][other] for k, other in enumerate(later))
-    totals = {one: sum(batch["reward"][row] for row in rows if chain[row] == one) for one in set(chain.values())}
+    totals = {value: sum(batch["reward"][row] for row in rows if chain[row] == value) for value in set(chain.values())}
     episodes = against(totals, {chain[row]: place[row] for row in rows}, {one: one[0] for one in totals})
     states = {row: (*place[row], tuple(batch["prompts"][row])) for row in rows}
     steps = against(returns, states, {row: chain[row][0] for row in rows})

@@ -274,7 +274,9 @@ async def test_trajectories_without_outcome_or_not_drawn_have_no_credit(folder):
     again = await half.collect(0, trajectories)
     assert sum(weighed.missing.values()) + weighed.settled == 4
     assert weighed.missing["not_drawn"] == 2
-    assert [one.counterfactuals for one in weighed.trajectories] == [one.counterfactuals for one in again.trajectories]
+    assert [trajectory.counterfactuals for trajectory in weighed.trajectories] == [
+        trajectory.counterfactuals for trajectory in again.trajectories
+    ]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ async def test_counterfactual_rollouts_have_their_own_split_and_are_read_with_th
         assert reader.trajectory(first.id).counterfactuals == first.counterfactuals
         kept = reader.trajectory(f"counterfactual/{first.id}/000/00")
         assert [step.position for step in kept.steps] == [0, 1, 2] and kept.counterfactuals == ()
-    assert folder.store.load_recorded("train", 0).keys() == {one.id for one in bench.trajectories}
+    assert folder.store.load_recorded("train", 0).keys() == {trajectory.id for trajectory in bench.trajectories}
 
 
 async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_counterfactuals(folder):
@@ -303,7 +305,7 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
     await bench.play()
     await bench.again("resample", agents=["teller"]).collect(0, (first, *bench.trajectories))
     with RunReader(folder.path) as reader:
-        assert [one.position for one in reader.trajectory(first.id).counterfactuals] == [2]
+        assert [counterfactual.position for counterfactual in reader.trajectory(first.id).counterfactuals] == [2]
 
 
 @pytest.mark.parametrize("waves", [False, True])
@@ -316,7 +318,9 @@ async def test_counterfactuals_finished_before_a_kill_are_not_played_again(folde
     # All of them have ended: nothing is asked, whoever goes on.
     same = await bench.again("sibling").collect(0, bench.trajectories)
     assert (bench.script.asked, len(bench.tool.seen)) == ([], tools_then)
-    assert [one.counterfactuals for one in same.trajectories] == [one.counterfactuals for one in whole.trajectories]
+    assert [trajectory.counterfactuals for trajectory in same.trajectories] == [
+        trajectory.counterfactuals for trajectory in whole.trajectories
+    ]
 
 
 @pytest.mark.parametrize("waves", [False, True])
@@ -343,7 +347,7 @@ async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folde
     folder.store.record_step = lambda trajectory, one: (real(trajectory, one), recorded.append(one.id))
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
     assert len(recorded) == len(set(recorded)) == 6
-    assert [credits_of(one)[0] for one in weighed.trajectories] == [-1.0, 1.0]
+    assert [credits_of(trajectory)[0] for trajectory in weighed.trajectories] == [-1.0, 1.0]
     # What was recorded is neither sampled nor run again; with waves it is sampled again, to be compared.
     done = {bench.team.seed_of(name.split("/", 1)[1][:-7], int(name[-3:])) for name in before}
     assert waves or not done & {seed for _, seed in bench.script.asked}

@@ -180,7 +180,7 @@ async def test_a_coach_runs_programs_on_copies_and_is_told_of_the_truth_where_it
     )
     assert [verdict.reasoning for verdict in trajectory.verdicts] == ["5 1"] * 3
     words = [f"{step.id} should have come to 6" for step in trajectory.steps]
-    assert sorted(coach.told) == ([(task.reference, one) for one in words] if shown else [(None, None)] * 3)
+    assert sorted(coach.told) == ([(task.reference, word) for word in words] if shown else [(None, None)] * 3)
 
 
 async def test_bench_has_the_agents_version_of_a_task_file(task, python):

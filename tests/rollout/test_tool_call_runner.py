@@ -104,7 +104,8 @@ def data(tmp_path):
 def plain(trajectory):
     """What happened, but for how often calls were made and how long all took."""
     steps = [
-        replace(step, results=tuple(replace(one, attempts=1) for one in step.results)) for step in trajectory.steps
+        replace(step, results=tuple(replace(result, attempts=1) for result in step.results))
+        for step in trajectory.steps
     ]
     return [(step.calls, step.results, step.files, step.breaches) for step in steps], trajectory.outcome
 
@@ -126,10 +127,10 @@ async def test_failed_attempts_leave_only_their_count(data):
     tool = Notebook({"b": 2, "c": 1, "d": 1})
     again = await played(data, tool, retries=2)
     assert again.error is None and plain(again) == plain(whole)
-    assert [[one.attempts for one in step.results] for step in again.steps] == [[3, 3], [3, 3]]
+    assert [[result.attempts for result in step.results] for step in again.steps] == [[3, 3], [3, 3]]
     assert tool.made == {"a": 3, "b": 3, "c": 3, "d": 2}
     assert len(tool.folders) == 5 and not any(folder.exists() for folder in tool.folders)
-    assert [one.attempts for step in whole.steps for one in step.results] == [1] * 4
+    assert [result.attempts for step in whole.steps for result in step.results] == [1] * 4
 
 
 names = st.sampled_from(["train.csv", "x", "y"])

@@ -112,7 +112,7 @@ RAISED_AT = f"{Path(__file__).name}:{inspect.getsourcelines(Broken.review)[1] + 
 )
 async def test_failed_verdict_names_the_line_of_the_coachs_bug(error, said):
     trajectory = await play(Two(), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=Broken(error))
-    assert {one.error for one in trajectory.verdicts if one.phase == "after"} == {said}
+    assert {verdict.error for verdict in trajectory.verdicts if verdict.phase == "after"} == {said}
 
 
 async def test_feedback_from_a_coach_that_speaks_only_at_the_end_is_refused_and_not_waited_for():
@@ -130,10 +130,10 @@ async def test_recorded_verdicts_are_reused_except_failed_verdicts():
     assert coach.groups == looking_back.groups == [] and recorder.verdicts == []
     assert again.verdicts == first.verdicts
     lost = tuple(
-        replace(Verdict.failed("away"), id=one.id, step=one.step, phase=one.phase)
-        if one.phase == "live" and one.step.endswith("001")
-        else one
-        for one in first.verdicts
+        replace(Verdict.failed("away"), id=verdict.id, step=verdict.step, phase=verdict.phase)
+        if verdict.phase == "live" and verdict.step.endswith("001")
+        else verdict
+        for verdict in first.verdicts
     )
     again = await play(
         Two(), TASK, [], coach=coach, hindsight=looking_back, recorder=recorder,

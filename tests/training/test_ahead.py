@@ -114,10 +114,10 @@ def test_tasks_and_seeds_of_iterations_are_those_of_the_synchronous_loop(start):
 def test_weights_are_as_old_as_the_bound_allows_and_no_older(start):
     trained = start(max_staleness=2, update_ms=60, words=("train.iterations=5",)).train()
     check_whole(trained.folder, 2, 0.0, 5)
-    assert [one["staleness_max"] for one in metrics(trained.folder)] == [0, 1, 2, 2, 2]
+    assert [figures["staleness_max"] for figures in metrics(trained.folder)] == [0, 1, 2, 2, 2]
     assert metrics(trained.folder)[4]["staleness_mean"] > 0.0
     synchronous = start("synchronous").train()
-    assert {one["staleness_max"] for one in metrics(synchronous.folder)} == {0.0}
+    assert {figures["staleness_max"] for figures in metrics(synchronous.folder)} == {0.0}
 
 
 def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch):

@@ -189,7 +189,7 @@ class Confessing(Dear):
         self.learned = []
 
     def learn(self, trajectories):
-        self.learned.append([verdict.coach for one in trajectories for verdict in one.verdicts])
+        self.learned.append([verdict.coach for trajectory in trajectories for verdict in trajectory.verdicts])
         if len(self.learned) > 1:
             return None
         alarms = (Alarm(kind="level", gap=GAP),)

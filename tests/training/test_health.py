@@ -102,10 +102,10 @@ def test_monitor_after_a_resume_warns_as_if_never_stopped(values, data):
     stop = data.draw(st.integers(0, len(values)))
     whole, resumed = HealthMonitor(DEFAULTS), HealthMonitor(DEFAULTS)
     figures = [{"kl": value, "entropy": value, "grad_norm": value} for value in values]
-    said = [whole.observe({"a/b": one}) for one in figures]
+    said = [whole.observe({"a/b": figure}) for figure in figures]
     for one in figures[:stop]:
         resumed.observe({"a/b": one})
-    assert [resumed.observe({"a/b": one}) for one in figures[stop:]] == said[stop:]
+    assert [resumed.observe({"a/b": figure}) for figure in figures[stop:]] == said[stop:]
 
 
 def rewarded(rewards, groups):
@@ -142,7 +142,7 @@ def test_health_warning_is_printed_once_and_recorded_and_not_repeated_on_resume(
     with RunReader(trained.folder) as reader:
         warnings = reader.warnings
         counts = [len(report.warnings) for report in reader.iterations]
-    assert [(one.iteration, one.rule, one.policy) for one in warnings] == [
+    assert [(warning.iteration, warning.rule, warning.policy) for warning in warnings] == [
         (5, "equal_groups", "checker"), (5, "equal_groups", "doubler")
     ]  # fmt: skip
     assert counts == [0] * 4 + [2] + [0] * 3

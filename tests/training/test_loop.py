@@ -114,9 +114,9 @@ def test_missed_evaluation_is_not_made_with_later_weights(registry, tmp_path):
         db.execute("DELETE FROM events WHERE kind = 'evaluation' AND json_extract(body, '$.iteration') = 1")
         db.execute("DELETE FROM trajectories WHERE split = 'eval' AND iteration = 1")
     again = Run.resume(trained.folder, "train.iterations=3", registry=registry).train()
-    assert [one.iteration for one in again.evaluations] == [0, 2, 3]
+    assert [evaluation.iteration for evaluation in again.evaluations] == [0, 2, 3]
     with RunReader(trained.folder) as reader:
-        assert {one.iteration for one in reader.trajectories.where(split="eval")} == {0, 2, 3}
+        assert {trajectory.iteration for trajectory in reader.trajectories.where(split="eval")} == {0, 2, 3}
 
 
 def test_the_time_of_a_run_is_that_of_all_its_starts(registry, tmp_path):
@@ -262,14 +262,14 @@ async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
 
 def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry, tmp_path):
     trained = start(registry, tmp_path, "eval.every=2").train()
-    assert [one.iteration for one in trained.evaluations] == [0, 2, 4]
+    assert [evaluation.iteration for evaluation in trained.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         played = reader.counts("eval")
     again = Run.resume(trained.folder, registry=registry).train()
-    assert [one.iteration for one in again.evaluations] == [0, 2, 4]
+    assert [evaluation.iteration for evaluation in again.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         assert reader.counts("eval") == played
-        assert [one.iteration for one in reader.evaluations] == [0, 2, 4]
+        assert [evaluation.iteration for evaluation in reader.evaluations] == [0, 2, 4]
 
 
 def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_iteration(registry, tmp_path):
@@ -330,7 +330,7 @@ def test_evaluation_stopped_by_a_workflow_error_is_repeated_on_resume(registry, 
 def test_an_evaluation_that_was_counted_with_failures_of_the_workflow_is_not_made_again(registry, tmp_path):
     start(registry, tmp_path, "workflow.options.raises_on=n20", "train.iterations=1").train()
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=registry).train()
-    assert [one.failures for one in resumed.evaluations] == [{"WorkflowError:KeyError": 1}] * 2
+    assert [evaluation.failures for evaluation in resumed.evaluations] == [{"WorkflowError:KeyError": 1}] * 2
     with RunReader(resumed.folder) as reader:
         assert reader.events("played_on") == []
 

@@ -86,7 +86,7 @@ def test_rows_of_a_skipped_step_are_stored_and_the_run_continues(start, engines)
     ]  # fmt: skip
     with RunReader(trained.folder) as reader:
         rows = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train", iteration=1)]
-    steps = {step.id: step for one in rows for step in one.steps if step.agent == "doubler"}
+    steps = {step.id: step for row in rows for step in row.steps if step.agent == "doubler"}
     kept = np.load(trained.folder / bodies[0]["file"], allow_pickle=False)
     assert sorted(kept["steps"]) == sorted(steps)
     absent = {

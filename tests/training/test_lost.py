@@ -247,7 +247,7 @@ def test_continued_trajectories_are_never_sampled_again_for_comparison(start, tm
         assert folder.store.events("played_on") == []
         again = resume_iteration(folder.store, "train", 0, is_consumed=False)
         assert not again.resample and not set(lost) & set(again.finished)
-        assert all(one.lost is None for one in again.replays.values())
+        assert all(value.lost is None for value in again.replays.values())
         (told,) = folder.store.events("played_on")
         assert told.body == {"split": "train", "iteration": 0, "trajectories": lost}
         assert not resume_iteration(folder.store, "train", 0, is_consumed=True).resample
@@ -271,7 +271,7 @@ def test_evaluation_with_allowed_losses_is_not_repeated_on_resume(start, tmp_pat
     run = start("train.iterations=1", "train.max_tool_failure_share=0.3", faults="20 1")
     assert run.train().evaluations[0].failures == {"ToolError": 1}
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=run._registry).train()
-    assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
+    assert [evaluation.failures for evaluation in resumed.evaluations] == [{"ToolError": 1}, {}]
 
 
 def test_standalone_evaluation_has_a_result_unless_all_trajectories_are_lost(start, registry, observe):

@@ -39,7 +39,7 @@ def start(registry, tmp_path):
 
 def without_saving(phases):
     """The order of the loop: whether it has to wait for a checkpoint depends on the disk."""
-    return [one for one in phases if one[0] != "save"]
+    return [phase for phase in phases if phase[0] != "save"]
 
 
 def test_listener_hears_the_phases_in_order(start):

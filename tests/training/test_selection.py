@@ -112,7 +112,10 @@ def test_best_checkpoint_is_chosen_on_one_part_and_reported_on_the_other(
     assert found.before.mean == 0.0
     assert found.after.mean == 3 / len(reported)  # the weights that were chosen, and not the best that there were
     assert found.gain.mean == 3 / len(reported)
-    assert [(one.part, one.iteration) for one in trained.evaluations] == [("report", 0), ("report", 2)]
+    assert [(evaluation.part, evaluation.iteration) for evaluation in trained.evaluations] == [
+        ("report", 0),
+        ("report", 2),
+    ]
     assert made[-1].loaded == [2]
     assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(for_selection)
 
@@ -178,7 +181,7 @@ def test_best_checkpoint_chosen_on_all_tasks_is_kept_and_the_last_weights_are_re
 def test_run_without_a_best_checkpoint_sets_no_tasks_apart(registry, tmp_path):
     trained = run(registry, tmp_path, "checkpoint.best=false").train()
     assert trained.summary.eval.n == 24 and trained.summary.eval.selection is None
-    assert [one.part for one in trained.evaluations] == ["all"] * 6
+    assert [evaluation.part for evaluation in trained.evaluations] == ["all"] * 6
 
 
 def test_selection_settings_cannot_change_on_resume(registry, tmp_path):

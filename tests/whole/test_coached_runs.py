@@ -174,7 +174,9 @@ def test_action_with_a_failed_verdict_does_not_change_the_gradient(serve, tmp_pa
 def recorded(folder: Path) -> dict[str, tuple[str, float | None]]:
     with RunReader(folder) as reader:
         trajectories = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
-    return {one.step: (one.status, one.score) for trajectory in trajectories for one in trajectory.verdicts}
+    return {
+        verdict.step: (verdict.status, verdict.score) for trajectory in trajectories for verdict in trajectory.verdicts
+    }
 
 
 def test_every_provider_failure_gives_a_failed_verdict_with_its_reason(serve, tmp_path):
@@ -184,7 +186,9 @@ def test_every_provider_failure_gives_a_failed_verdict_with_its_reason(serve, tm
     trained = run.train()
     with RunReader(trained.folder) as reader:
         verdicts = [
-            one for row in reader.trajectories.where(split="train") for one in reader.trajectory(row.id).verdicts
+            verdict
+            for row in reader.trajectories.where(split="train")
+            for verdict in reader.trajectory(row.id).verdicts
         ]
     assert trained.summary.status == "done" and verdicts
     assert {verdict.status for verdict in verdicts} <= {"failed", "abstained"}
@@ -239,7 +243,7 @@ def test_run_writes_and_prints_no_key(serve, tmp_path, monkeypatch, capfd):
     server = serve(echoing)
     settings = ("coach.options.api_key_env=PLANTED_KEY", "coach.max_missing=1.0", "train.iterations=1")
     trained = start(server, tmp_path, "run", *settings).train()
-    assert server.calls and all(key in one.headers["authorization"] for one in server.server.requests)
+    assert server.calls and all(key in request.headers["authorization"] for request in server.server.requests)
     leaks = [file for file in tmp_path.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
     assert trained.summary.status == "done" and leaks == []
     assert key not in "".join(capfd.readouterr())

@@ -32,7 +32,9 @@ def test_it_is_resumed_and_what_it_had_stays(folder, capsys):
         assert sorted(run.checkpoints)[-1] == 3
     # The rows of an evaluation that is made anew after the resume are added.
     assert {row.id for row in before} < {row.id for row in after}
-    assert [one.metrics() for one in figures[:2]] == [one.metrics() for one in iterations] and len(figures) == 3
+    assert [figure.metrics() for figure in figures[:2]] == [iteration.metrics() for iteration in iterations] and len(
+        figures
+    ) == 3
 
 
 def test_it_is_reported(folder, capsys):

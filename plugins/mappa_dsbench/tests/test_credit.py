@@ -141,7 +141,7 @@ async def test_uninspected_files_are_inspected_by_the_coach(table: Table) -> Non
     leaky = engineer.replace('[*["ink"], "pen_id"]', '["pen_id"]')
     found = await table.play(f"```python\n{leaky}```", done(engineer), *["no"] * 4, turns=2)
     assert not found.steps[0].inspection.facts["probed"]
-    assert [one.score for one in verdicts(found)][:2] == [4, 10]
+    assert [verdict.score for verdict in verdicts(found)][:2] == [4, 10]
 
 
 class Counting:

@@ -342,5 +342,6 @@ def test_every_submission_of_the_references_is_graded() -> None:
         found = fit_submissions(table)
         assert set(found) == {"linear", "forest"}
         assert all(
-            grade_submission(truth, compute_anchors(truth, read(table.train)), one).success for one in found.values()
+            grade_submission(truth, compute_anchors(truth, read(table.train)), value).success
+            for value in found.values()
         )

@@ -133,7 +133,7 @@ async def test_an_agent_that_is_done_too_early_is_told_what_is_broken(python: Py
     first, again, *_ = trajectory.steps
     assert again.agent == DATA_ENGINEER
     assert "`X_train.pkl` is there, but cannot be used: not_finite" in again.messages[2].content
-    assert {(one.kind, one.path, one.reason) for one in first.breaches} == {
+    assert {(breach.kind, breach.path, breach.reason) for breach in first.breaches} == {
         ("broken_output", "X_train.pkl", "not_finite"),
         ("broken_output", "X_test.pkl", "not_finite"),
     }
@@ -151,11 +151,11 @@ async def test_breach_is_recorded_on_the_steps_of_agents_that_need_the_file(pyth
     shifted = code(*TABLES, *SAVED[:2], "pd.DataFrame(t).drop(columns='size').to_pickle('X_test.pkl')")
     trajectory = await played(python, pens.task, (shifted, MODEL, ANALYSIS), turns=1)
     engineer, modeler, analyst = trajectory.steps
-    assert [(one.kind, one.path, one.reason) for one in engineer.breaches] == [
+    assert [(breach.kind, breach.path, breach.reason) for breach in engineer.breaches] == [
         ("broken_output", "X_test.pkl", "columns")
     ]
-    assert [(one.kind, one.path) for one in modeler.breaches] == [("broken_input", "X_test.pkl")]
-    assert [(one.kind, one.path) for one in analyst.breaches] == [
+    assert [(breach.kind, breach.path) for breach in modeler.breaches] == [("broken_input", "X_test.pkl")]
+    assert [(breach.kind, breach.path) for breach in analyst.breaches] == [
         ("missing_output", "submission.csv"),
         ("broken_input", "X_test.pkl"),
     ]
@@ -164,7 +164,7 @@ async def test_breach_is_recorded_on_the_steps_of_agents_that_need_the_file(pyth
 
 async def test_missing_files_are_breaches_of_agents_that_need_or_make_them(python: PythonTool, pens: Made) -> None:
     trajectory = await played(python, pens.task, ("No.", "No.", "No."), turns=1)
-    assert [[one.kind for one in step.breaches] for step in trajectory.steps] == [
+    assert [[breach.kind for breach in step.breaches] for step in trajectory.steps] == [
         ["missing_output"] * 3,
         ["missing_input"] * 3 + ["missing_output"],
         ["missing_input"] * 2 + ["missing_output"],

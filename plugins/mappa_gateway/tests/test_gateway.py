@@ -449,7 +449,7 @@ async def test_waves_hold_the_same_requests_in_the_same_order_every_time(theatre
 async def fans_out(session):
     client = openai.AsyncOpenAI(base_url=session.base_url, api_key=session.api_key)
     messages = [[{"role": "user", "content": f"part {number}"}] for number in range(3)]
-    said = await asyncio.gather(*(client.chat.completions.create(model="m", messages=one) for one in messages))
+    said = await asyncio.gather(*(client.chat.completions.create(model="m", messages=message) for message in messages))
     return said[0].choices[0].message.content
 
 

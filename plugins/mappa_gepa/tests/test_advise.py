@@ -75,7 +75,7 @@ def test_headroom_of_an_agent_is_the_loss_in_rollouts_where_it_is_blamed(record)
     assert {agent: round(48 * one.mean) for agent, one in found.headroom.items()} == blamed
     assert found.success.mean == pytest.approx(1 - len(failed) / 48) and found.unblamed.mean == 0
     assert (found.split, found.rollouts, found.tasks, found.unjudged) == ("eval", 48, 48, 0)
-    assert all(one.low <= one.mean <= one.high for one in found.headroom.values())
+    assert all(value.low <= value.mean <= value.high for value in found.headroom.values())
     usd = sum(step.completion.usage.usd for one in played for step in one.steps)
     assert found.usd_per_rollout == pytest.approx(usd / 48) == pytest.approx(mean_usd(played))
 

@@ -21,7 +21,7 @@ def played(labelled):
 
     def make(name, *credits_of_actions):
         actions = [labelled(name, 0.0, agent=agent, position=place) for place, agent in enumerate(AGENTS)]
-        steps = [one.scene.step for one in actions]
+        steps = [action.scene.step for action in actions]
         return [
             replace(one, label=credit, scene=replace(one.scene, earlier=tuple(steps[:place])))
             for place, (one, credit) in enumerate(zip(actions, credits_of_actions, strict=True))
@@ -32,7 +32,7 @@ def played(labelled):
 
 
 def scored(*points, blame=None):
-    return [Verdict.scored(one, "", blame=blame) for one in points]
+    return [Verdict.scored(point, "", blame=blame) for point in points]
 
 
 def test_verdicts_agree_if_they_score_the_guilty_lowest_and_blame_it(played):
@@ -94,7 +94,8 @@ async def test_a_certificate_asks_every_coach_about_every_action_and_draws_tasks
     assert oracle.spearman.value == pytest.approx(1.0) and found.left_out == {"actions: ToolError": 3}
     one_task = LabelledSet(
         actions=tuple(
-            replace(one, scene=replace(one.scene, task=replace(one.scene.task, cluster="x"))) for one in actions
+            replace(action, scene=replace(action.scene, task=replace(action.scene.task, cluster="x")))
+            for action in actions
         ),
         left_out={},
     )

@@ -117,7 +117,7 @@ def test_a_weighted_slope_is_least_squares_with_a_constant_for_each_cell(drawn, 
     weight = data.draw(st.lists(st.integers(0, 3), min_size=len(score), max_size=len(score)))
     assume(sum(weight) > 0)
     y, many, cells = repeated(score, weight), repeated(x, weight), np.repeat(cell, weight)
-    design = np.column_stack([many, *[cells == one for one in sorted(set(cells))]])
+    design = np.column_stack([many, *[cells == cell for cell in sorted(set(cells))]])
     found = weighted(slope(score, x, cell), weight)
     if math.isnan(found):
         assert np.linalg.matrix_rank(design) < design.shape[1]

@@ -260,7 +260,9 @@ async def test_actions_without_a_stratum_are_not_the_others(labelled):
 
 def noisy(seed, actions, sd=4.0):
     random = np.random.default_rng(seed)
-    said = {one.scene.step.id: np.clip(5 + 3 * (one.label - 0.5) + random.normal(0, sd), 0, 10) for one in actions}
+    said = {
+        action.scene.step.id: np.clip(5 + 3 * (action.label - 0.5) + random.normal(0, sd), 0, 10) for action in actions
+    }
     return lambda scene, number: said[scene.step.id]
 
 
@@ -366,7 +368,7 @@ def test_labelled_actions_survive_a_file(tmp_path, labelled):
     path = tmp_path / "labelled.jsonl"
     write_labels(path, labels(actions))
     found = read_labels(path)
-    assert [(one.label, one.trajectory) for one in found.actions] == [(0.25, "a"), (1.0, "b")]
+    assert [(action.label, action.trajectory) for action in found.actions] == [(0.25, "a"), (1.0, "b")]
     assert found.actions[0].scene.step.completion.tokens.tolist() == [0, 1, 2]
     assert found.actions[1].scene.step.reply.content == "é\n\ud800"
     assert found.truth_shown == ("solver",)

@@ -289,11 +289,11 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
     for agent, count in exported.examples.items():
         rows = load_dataset(str(tmp_path / "data"), agent, split="train", cache_dir=str(tmp_path / "cache"))
         expected = {
-            one.id: (one.messages[-1].content, one.reply.content, given.score, given.score >= 5.0)
+            step.id: (step.messages[-1].content, step.reply.content, given.score, given.score >= 5.0)
             for trajectory in played
-            for one in trajectory.steps
+            for step in trajectory.steps
             for given in trajectory.verdicts
-            if one.agent == agent and given.step == one.id and given.phase == "live" and given.score is not None
+            if step.agent == agent and given.step == step.id and given.phase == "live" and given.score is not None
         }
         found = {
             row["source"]: (row["prompt"][-1]["content"], row["completion"][0]["content"], row["score"], row["label"])
@@ -313,7 +313,7 @@ def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
     registry = load_plugins(only=("look",))
     run = import_logs(registry, [tmp_path / "log.jsonl"], LogMapping(), root=tmp_path / "runs", name="run").folder
     with RunReader(run) as reader:
-        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     with RunFolder.open(run) as folder:
         for one in steps:
             folder.store.record_verdict(verdict(one.id, 1.0 if one.agent == "quiet" else 9.0))
@@ -372,7 +372,7 @@ def test_actions_of_a_log_that_were_shown_nothing_are_left_out_and_counted(tmp_p
     registry = load_plugins(only=("look",))
     run = import_logs(registry, [tmp_path / "log.jsonl"], mapping, root=tmp_path / "runs", name="run").folder
     with RunReader(run) as reader:
-        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     with RunFolder.open(run) as folder:
         for one in steps:
             folder.store.record_verdict(verdict(one.id, 9.0))

@@ -80,7 +80,7 @@ def test_files_are_those_of_the_contract_and_not_those_of_the_task(by_path):
     assert list(by_path) == ["X.pkl", "y.pkl", "model.pkl", "submission.csv"]
     assert (by_path["X.pkl"].makers, by_path["X.pkl"].needed_by) == (("engineer",), ("modeler", "analyst"))
     assert by_path["submission.csv"].needed_by == ()
-    assert {one.rollouts for one in by_path.values()} == {5}
+    assert {value.rollouts for value in by_path.values()} == {5}
 
 
 def test_a_file_counts_as_its_maker_left_it(by_path):

@@ -56,7 +56,7 @@ def test_scorer_named_correct_gives_the_outcome_correct(tmp_path):
 def test_a_key_that_an_option_names_is_not_filled_by_a_scorer(tmp_path):
     log = evaluated({"exact": "C", "fluency": 0.5}, {"exact": "C", "fluency": None})
     made = imported(tmp_path, log, outcomes={"correct": "scores.fluency.value"})
-    assert [one.get("correct") for one in outcomes(made)] == [0.5, None]
+    assert [outcome.get("correct") for outcome in outcomes(made)] == [0.5, None]
 
 
 def test_scores_that_are_no_shares_keep_their_name_and_are_said(tmp_path):

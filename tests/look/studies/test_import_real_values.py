@@ -143,7 +143,9 @@ def test_tasks_that_share_an_id_and_differ_in_their_text_are_kept_apart(tmp_path
     files = {"a.jsonl": [{**CHAT, "id": 1}, {**CHAT, "id": 1}, {**CHAT, "id": 2}], "b.jsonl": [{**other, "id": 1}] * 2}
     made = imported(tmp_path, files, task_id="id")
     assert (made.tasks, made.trajectories) == (3, 5)
-    tasks = {one.task.prompt: one.task.id for one in trajectories(made) if one.task.id != "2"}
+    tasks = {
+        trajectory.task.prompt: trajectory.task.id for trajectory in trajectories(made) if trajectory.task.id != "2"
+    }
     assert all(name.startswith("1-") for name in tasks.values()) and len(set(tasks.values())) == 2
     (problem,) = made.problems
     assert "b.jsonl, line 1: task 1: its text is another than in " in problem and "a.jsonl, line 1, so" in problem

@@ -100,7 +100,7 @@ def test_logs_of_one_problem_are_samples_of_one_task(tmp_path):
     assert made.tasks == 2 and [one.sample for one in found] == [0, 1, 0]
     assert found[0].task.id == found[1].task.id != found[2].task.id
     named = imported(tmp_path, *lines, other, name="named", task_id="n")
-    assert [one.task.id for one in trajectories(named)] == ["0", "1", "7"]
+    assert [trajectory.task.id for trajectory in trajectories(named)] == ["0", "1", "7"]
 
 
 BAD = {
@@ -138,7 +138,7 @@ def test_keys_that_are_named_and_not_there_are_refused(tmp_path):
 def test_arguments_that_a_model_broke_are_a_call_that_could_not_be_run(tmp_path):
     broken = {**CALL, "function": {"name": "search", "arguments": '{"q": '}}
     chat = [CHAT[1], {"role": "assistant", "tool_calls": [broken]}, {**CHAT[3], "status": "error", "content": "what?"}]
-    ((step,),) = [one.steps for one in trajectories(imported(tmp_path, {"messages": chat}))]
+    ((step,),) = [trajectory.steps for trajectory in trajectories(imported(tmp_path, {"messages": chat}))]
     assert step.calls[0].error == "its arguments are not JSON" and step.results[0].status == "error"
 
 
@@ -314,7 +314,7 @@ async def test_imported_run_is_recoached_and_certifies_a_coach(tmp_path):
     assert [given[step.id].score for step in first.steps] == [10.0, 0.0, 6.0]
     assert given[first.steps[1].id].reasoning == "Writes."
     labels = await label_runs(registry, [made.folder])
-    assert [one.label for one in labels.actions] == [0.0] * 3 + [1.0] * 3
+    assert [action.label for action in labels.actions] == [0.0] * 3 + [1.0] * 3
 
 
 def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, monkeypatch):

@@ -64,7 +64,7 @@ def test_blame_is_counted_by_rollouts_that_did_not_succeed():
     (handoff,) = seen.handoffs
     assert (handoff.path, handoff.missing, handoff.failed_first) == ("f", 1, 1)
     assert maker.score.mean == 7.0 and user.score.mean == 5.5
-    assert [(one.step, one.score) for one in user.examples] == [("d/001", 2.0)]
+    assert [(example.step, example.score) for example in user.examples] == [("d/001", 2.0)]
     assert seen.coach.total.verdicts == 8 and seen.coach.total.missing == 0.0
 
 
@@ -73,7 +73,7 @@ def test_a_verdict_without_a_score_is_no_low_one():
             for one in ROLLOUTS]  # fmt: skip
     evaluation = build_evaluation(lost, metric="correct", iteration=0)
     seen = diagnose(lost, ROLES, evaluation, Path("run"), examples=3)
-    assert [(one.score, one.low, one.scored, one.examples) for one in seen.agents] == [(None, 0, 0, ())] * 2
+    assert [(agent.score, agent.low, agent.scored, agent.examples) for agent in seen.agents] == [(None, 0, 0, ())] * 2
     assert seen.coach.reasons == {"failed: away": 8}
 
 
@@ -134,8 +134,10 @@ def test_what_cannot_be_observed_is_refused(trained, arguments, said, capsys):
 def test_tasks_that_chose_the_checkpoint_are_not_taken_for_held_out_ones(make_run, capsys):
     folder = make_run("checkpoint.best=true", "train.iterations=2", "eval.every=1")
     with RunReader(folder) as reader:
-        reported, chosen = ({one.task.id for one in reader.outcomes(0, part)} for part in ("report", "selection"))
-        assert {one.iteration for one in reader.evaluations if one.part == "report"} == {0}
+        reported, chosen = (
+            {trajectory.task.id for trajectory in reader.outcomes(0, part)} for part in ("report", "selection")
+        )
+        assert {evaluation.iteration for evaluation in reader.evaluations if evaluation.part == "report"} == {0}
     for words in ((), ("--iteration", "0")):
         assert main(["observe", str(folder), "--split", "eval", *words]) == 0
         line = capsys.readouterr().out.splitlines()[0]

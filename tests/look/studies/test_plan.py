@@ -104,8 +104,8 @@ def counted(folder) -> dict[str, float]:
     return {
         "trajectories": len(every),
         "actions": len(steps),
-        "sampled_tokens": sum(len(one.tokens) for one in steps if one.tokens is not None),
-        "prompt_tokens": sum(len(one.prompt_tokens) for one in steps if one.prompt_tokens is not None),
+        "sampled_tokens": sum(len(step.tokens) for step in steps if step.tokens is not None),
+        "prompt_tokens": sum(len(step.prompt_tokens) for step in steps if step.prompt_tokens is not None),
         "verdicts": sum(len(one.verdicts) for one in every),
         "coach_calls": sum(one.calls for one in usages),
         "coach_prompt_tokens": sum(one.prompt_tokens for one in usages),
@@ -214,7 +214,7 @@ async def test_a_coach_by_trajectory_is_called_once_for_each_kind_of_evidence(re
 async def test_a_coach_in_hindsight_comes_on_top(registry):
     settings = ("coach.hindsight={use: clerk, options: {model: c-1}}", "coach.reward={live: 1.0, after: 0.5}")
     found = await coached(registry, *settings)
-    assert [(one.coach, one.phase) for one in found.coaches] == [("mathchat-rules", "live"), ("clerk", "after")]
+    assert [(coach.coach, coach.phase) for coach in found.coaches] == [("mathchat-rules", "live"), ("clerk", "after")]
     assert found.iteration.coach_calls == PlannedAmount(64.0, at_most=True)
     assert found.iteration.verdicts == PlannedAmount(256.0, at_most=True)
     unweighted = await coached(registry, settings[0])
@@ -235,7 +235,7 @@ async def test_all_members_of_an_ensemble_are_asked(registry):
 
 async def test_an_agent_may_have_another_coach(registry):
     found = await coached(registry, "coach.by_agent={verifier: {use: clerk, options: {model: c-1}}}")
-    assert {one.coach: one.agents for one in found.coaches} == {
+    assert {coach.coach: coach.agents for coach in found.coaches} == {
         "mathchat-rules": ("problem_solver", "code_executor"),
         "clerk": ("verifier",),
     }
@@ -264,7 +264,7 @@ async def test_policies_behind_an_api_are_calls(registry):
     assert found.run.api_calls == PlannedAmount(4 * 256.0, at_most=True)
     assert found.run.api_prompt_tokens is None and found.run.api_usd is None
     assert found.memory.unknown.startswith("every policy is behind an API")
-    assert {one.model for one in found.agents} == {"clerk c-2"}
+    assert {agent.model for agent in found.agents} == {"clerk c-2"}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -32,15 +32,15 @@ def whole(run, split="train"):
 def advantages(trajectories, phase):
     """By step, what REINFORCE with a mean baseline makes of the verdicts of a phase, in plain arithmetic."""
     found = {}
-    for iteration in {one.iteration for one in trajectories}:
+    for iteration in {trajectory.iteration for trajectory in trajectories}:
         for agent in ("doubler", "checker"):
             rewards = {
                 step.id: verdict.score / 10
-                for one in trajectories
-                if one.iteration == iteration
-                for step in one.steps
+                for trajectory in trajectories
+                if trajectory.iteration == iteration
+                for step in trajectory.steps
                 if step.agent == agent
-                for verdict in one.verdicts
+                for verdict in trajectory.verdicts
                 if (verdict.step, verdict.phase) == (step.id, phase) and verdict.score is not None
             }
             mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
@@ -125,7 +125,7 @@ async def test_advantages_are_those_of_plain_arithmetic(run, again):
     before, after = advantages(trajectories, "live"), advantages(trajectories, "again")
     moved = {step: abs(after[step] - before[step]) for step in before}
     furthest = sorted(moved.values(), reverse=True)[:10]
-    assert [one.shift for one in result.movers] == pytest.approx(furthest, abs=1e-6)
+    assert [mover.shift for mover in result.movers] == pytest.approx(furthest, abs=1e-6)
     for one in result.movers:
         assert (one.before, one.after) == pytest.approx((before[one.step], after[one.step]), abs=1e-6)
         assert one.step.startswith(one.trajectory)
@@ -184,7 +184,7 @@ async def test_old_scores_that_were_corrected_for_bias_are_told_of(run, again):
         folder.store.record_verdict(replace(old, id=f"{old.id}/corrected", score=7.0, raw_score=old.score))
     result = await again(run)
     assert result.corrected == 1
-    assert [one.step for one in result.movers if one.step == old.step] == [old.step]
+    assert [mover.step for mover in result.movers if mover.step == old.step] == [old.step]
 
 
 async def test_a_run_that_learned_from_hindsight_is_judged_in_hindsight(make_run, again):

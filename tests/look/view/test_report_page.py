@@ -181,7 +181,7 @@ def test_an_audit_has_every_verdict_with_its_evidence_hash(run):
     assert "evidence hash" not in plain
     page = write_report(folder, SUMMARY, audit=True).read_text()
     with RunReader(folder) as reader:
-        verdicts = [one.verdict for one in reader.verdicts]
+        verdicts = [verdict.verdict for verdict in reader.verdicts]
     assert len(verdicts) == 12 and "12 verdicts" in page
     body = page.split("Every verdict")[1]
     assert all(body.count(verdict.question) == 1 for verdict in verdicts)

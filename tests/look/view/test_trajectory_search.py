@@ -307,7 +307,7 @@ def test_a_score_is_found_whichever_of_many_agents_has_it(tmp_path: Path) -> Non
     with RunFolder.create(tmp_path, "many", plugin="p", recipe="r", config="") as folder:
         for name, agents, score in (("crowd", range(201), 1.0), ("last", (999,), 4.0)):
             steps = tuple(step(name, at, "x", agent=f"agent{agent:03d}") for at, agent in enumerate(agents))
-            said = [replace(Verdict.scored(score, "so"), id=one.id, step=one.id, coach="c") for one in steps]
+            said = [replace(Verdict.scored(score, "so"), id=step.id, step=step.id, coach="c") for step in steps]
             task = Task(id=name, prompt=name)
             whole = Trajectory(id=name, task=task, sample=0, iteration=0, steps=steps, verdicts=tuple(said))
             write(folder, whole, "train")

@@ -163,7 +163,12 @@ def test_a_trajectory_shows_every_word_of_it(client: TestClient, root: Path, tra
         texts += [step.reply.reasoning, *(result.stdout for result in step.results), *(b.path for b in step.breaches)]
         texts += [change.path for result in step.results for change in result.files]
     for verdict in found.verdicts:
-        texts += [verdict.reasoning, verdict.error, verdict.correction, *(one.reasoning for one in verdict.members)]
+        texts += [
+            verdict.reasoning,
+            verdict.error,
+            verdict.correction,
+            *(member.reasoning for member in verdict.members),
+        ]
     seen = [text for text in texts if text]
     assert len(seen) > 80
     for text in seen:
