@@ -149,7 +149,7 @@ async def opened(tier: str) -> PythonTool:
 
 
 @pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
-async def test_answers_are_nowhere_that_an_agent_can_read(task: Task, mark: str, tier: str, tmp_path: Path) -> None:
+async def test_truth_is_nowhere_that_an_agent_can_read(task: Task, mark: str, tier: str, tmp_path: Path) -> None:
     tool, witness, archive = await opened(tier), Witness(), tmp_path / "archive"
     search = SEARCH.replace("MARK", repr(mark)).replace("PLACE", repr(Path(task.reference).parent.name))
     try:
