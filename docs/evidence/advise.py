@@ -38,8 +38,8 @@ import click
 from stored import write_simulation
 
 from mappa import Run
-from mappa.commands import ComposedConfig, compose, evaluate_standalone, restore
 from mappa.runs import Evaluation, RunReader
+from mappa.sessions import ComposedConfig, compose, evaluate_standalone, restore
 from mappa.statistics import Interval, mean_interval
 from mappa_core.plugins import Registry, load_plugins
 from mappa_gepa.advise.advice import Advice, advise

@@ -24,8 +24,8 @@ from claims import Standing
 from stored import pack
 from study import Asked, Study, study_options
 
-from mappa.commands import evaluate_standalone, restore
 from mappa.look.blame_proof import ARMS, Proof, flip_share, gain_beyond, prove_blame
+from mappa.sessions import evaluate_standalone, restore
 from mappa.statistics import Interval
 from mappa_core.plugins import Registry
 

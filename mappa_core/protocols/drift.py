@@ -9,8 +9,6 @@ from typing import Literal
 from mappa_core.records import Interval, Phase
 
 AlarmKind = Literal["level", "widening"]  # `level`: a gap is too large; `widening`: it grows.
-ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
-"""All kinds of alarms, in the order in which they are tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

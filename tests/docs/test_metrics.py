@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from mappa.evaluation.heldout import Evaluation
-from mappa.runs import AgentSummary, CoachFigures, IterationReport, VerdictCount
-from mappa.store.iteration_report import CounterfactualFigures, OutcomeFigures, Staleness
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.iteration_report import (
+    CoachFigures,
+    CounterfactualFigures,
+    IterationReport,
+    OutcomeFigures,
+    Staleness,
+    VerdictCount,
+)
 from mappa_core.coach import Gap
 from mappa_core.protocols import Correlation, DriftReport
 from mappa_core.records import Interval, Usage

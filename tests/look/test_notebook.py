@@ -9,7 +9,6 @@ import pytest
 
 from mappa import runs
 from mappa.cli import main
-from mappa.commands import TrainResult
 from mappa.look.compare import Arm, Comparison, PairComparison
 from mappa.look.notebook import (
     SHOWN,
@@ -22,8 +21,10 @@ from mappa.look.notebook import (
     run_html,
     summary_html,
 )
-from mappa.runs import AgentSummary, EvalSummary, FigureSummary, StratumSummary, Summary
 from mappa.statistics import Interval
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
+from mappa.training.run import TrainResult
 from mappa_core import ConfigError, Task, Trajectory
 from mappa_core.redaction import keep_secret
 

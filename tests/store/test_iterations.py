@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa.runs import IterationReport, RunReader
-from mappa.store.iteration_report import CounterfactualFigures, HealthWarning, Staleness
+from mappa.runs import RunReader
+from mappa.store.iteration_report import CounterfactualFigures, HealthWarning, IterationReport, Staleness
 from mappa.store.iterations import report_of_flat
 from mappa.store.schema import DATABASE_SCHEMA
 from mappa.store.writer import Store

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mappa.runs import Label, RunReader
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
 from mappa.store.schema import DATABASE_SCHEMA
 from mappa.store.writer import Store
 from mappa_core.errors import ReplayError
+from mappa_core.records import Label
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_0_1_0" / "build.py"
 GUILT = Label(kind="guilt", trajectory="t0", step="t0/1", agent="writer", reason="Adds where it should multiply.")

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa.runs import IterationReport, RunReader
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import IterationReport
 from mappa.store.writer import Store
 from mappa_core.codec import to_json
 from mappa_core.errors import ReplayError, RunError

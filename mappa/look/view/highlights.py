@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from mappa.look.view.trajectory_search import TrajectoryFilter, TrajectorySearch
-from mappa.runs import RunReader, VerdictRow
+from mappa.runs import RunReader
+from mappa.runs.rows import VerdictRow
 from mappa_core import Trajectory
 
 MAX_HIGHLIGHTS = 5

@@ -14,8 +14,9 @@ from mappa_calibration.comparison import DOUBLING, Comparison, log_tokens
 from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
 from mappa_calibration.options import AlarmOptions
 from mappa_calibration.sequential_test import SequentialTest
-from mappa_core.coach import ALARM_KINDS, Alarm, AlarmKind, DriftReport, Gap, Interval, Phase
+from mappa_core.coach import Alarm, AlarmKind, DriftReport, Gap, Interval, Phase
 
+ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
 """Chance that a run without gaps (`level`), or with constant gaps (`widening`), ever raises an alarm of that kind."""
 TUNED_EFFECTS = {"level": 1.0, "widening": 1 / 250}  # points, points per iteration

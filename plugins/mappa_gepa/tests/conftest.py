@@ -8,7 +8,7 @@ import pytest
 import mappa_gepa
 import mappa_gepa.relay.coach
 import mappa_gepa.relay.team
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import improve
 from mappa_gepa.options import ImproveOptions

@@ -12,8 +12,8 @@ import pytest
 
 from mappa import Run
 from mappa.cli import main
-from mappa.commands import compose, evaluate_standalone, restore
 from mappa.runs import RunReader
+from mappa.sessions import compose, evaluate_standalone, restore
 from mappa.statistics import Interval
 from mappa_core.plugins import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose

@@ -52,7 +52,7 @@ def run_file(
 ) -> None:
     """Run one Python program as an agent's would be run, and print the result. The program's folder is empty at first
     and gone afterwards. The exit code is 0 whatever becomes of the program."""
-    from mappa_core.sandbox import to_json
+    from mappa_core.codec import to_json
 
     code = _text(file)
     registry = load_registry()

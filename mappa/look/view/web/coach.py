@@ -19,7 +19,8 @@ from mappa.look.view.chart import PERCENT_TICKS, Chart, build_chart, build_fitte
 from mappa.look.view.drift import read_drift
 from mappa.look.view.metric_points import Iterations, collect_names, last_iteration, metric_points, points_by_name
 from mappa.look.view.report import build_gap_charts
-from mappa.runs import RunReader, VerdictRow
+from mappa.runs import RunReader
+from mappa.runs.rows import VerdictRow
 from mappa.store.iteration_report import IterationReport
 from mappa.store.summary import Summary
 from mappa_core import MAX_SCORE, RunError

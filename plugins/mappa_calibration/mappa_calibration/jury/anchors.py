@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mappa.look.arrays import Bool, Float64, Int64
-from mappa.look.coach_eval.labelled_runs import LabelledRun
+from mappa.judging import LabelledRun
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_core import MAX_SCORE, ConfigError, Verdict
 
 LABELS = (-1, 0, 1)

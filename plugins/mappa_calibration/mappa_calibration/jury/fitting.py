@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
-from mappa.look.arrays import Bool, Float64, Int64
 from mappa_calibration import Calibration
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import LABELS, Anchors
 
 RIDGES = (0.003, 0.01, 0.03)

@@ -8,8 +8,7 @@ import msgspec
 from rich.markup import escape
 
 from mappa.commands import Console
-from mappa.look.cli.verdict_tables import make_table
-from mappa.look.coach_eval.bootstrap import Estimate
+from mappa.judging import Estimate, make_table
 from mappa_calibration.jury.calibrate import CalibrationResult
 from mappa_calibration.jury.validation import Gain, Validation, runs_needed
 

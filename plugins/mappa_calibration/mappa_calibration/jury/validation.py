@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa.look.arrays import Bool, Float64, Int64
-from mappa.look.coach_eval.bootstrap import Estimate, Statistic, estimate, paired_difference, ratio
-from mappa.look.coach_eval.labelled_runs import LabelledRun
+from mappa.judging import Estimate, LabelledRun, Statistic, estimate, paired_difference, ratio
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import fit_jury
 from mappa_core import ConfigError

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from mappa.commands import build_policy_specs
+from mappa.session.policies import build_policy_specs
 from mappa.training.run import Run
 from mappa_core.protocols import Machine
 from mappa_engine.cluster.placement import Resources, read_shape
