@@ -234,7 +234,12 @@ def test_the_core_is_light(arguments):
 
 
 def test_relative_links_in_documents_lead_somewhere():
-    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "mappa/README.md", *ROOT.glob("plugins/*/README.md"))
+    pages = (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        ROOT / "mappa/README.md",
+        *ROOT.glob("plugins/*/README.md"),
+    )
     for document in pages:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
