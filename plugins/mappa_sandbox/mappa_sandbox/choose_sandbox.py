@@ -25,8 +25,8 @@ from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.messages import program_job, program_result
 from mappa_sandbox.options import PythonOptions
 
-PREFERRED_BACKENDS = ("bubblewrap", "landlock") if sys.platform == "linux" else ("seatbelt",)
-"""Backends to try on this system, best first."""
+PREFERRED_BACKENDS = ("bubblewrap", "landlock")
+"""Backends to try, best first."""
 INSTALL_BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 NOT_SANDBOXED = "programs are not caged: they can read your files and keys, change your files and use your network"
 PACKAGE = "package:"
@@ -115,12 +115,12 @@ def _backends_to_try(options: PythonOptions) -> Sequence[str]:
 
 
 async def survey_backends() -> Mapping[str, Sandbox | str]:
-    """Try every backend of this system, best first: its Sandbox, or the reason why it does not work."""
+    """Try every backend, best first: its Sandbox, or the reason why it does not work."""
     results: dict[str, Sandbox | str] = {}
     for backend in PREFERRED_BACKENDS:
         try:
             opened = await try_backend(backend, (), ())
-        except ToolError as error:
+        except (ConfigError, ToolError) as error:
             results[backend] = str(error)
         else:
             await asyncio.to_thread(opened.fork_server.close)
@@ -135,7 +135,7 @@ async def try_backend(
 
     Raises:
         ToolError: the backend does not work here; says why.
-        ConfigError: a module cannot be preloaded, or the program `warm_up` fails.
+        ConfigError: this system is not Linux, a module cannot be preloaded, or the program `warm_up` fails.
     """
     config = _make_config(backend, tuple(preload), tuple(hidden), warm_up, workers)
     fork_server = ForkServerProcess(config)
@@ -172,10 +172,13 @@ def folder_inside(backend: str, folder: str) -> str:
 def _make_config(
     backend: str, preload: tuple[str, ...], hidden: tuple[str, ...], warm_up: str, workers: int
 ) -> SandboxConfig:
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"the tool python runs programs on Linux only, and this is {sys.platform}. Run Mappa on Linux or in WSL2, "
+            "or run programs on a server: pip install mappa-sandboxfusion"
+        )
     if backend == "landlock" and not landlock.abi_version():
         raise ToolError("this kernel has no Landlock, or it is switched off")
-    if backend not in (*PREFERRED_BACKENDS, "none"):
-        raise ToolError(f"not on {sys.platform}")
     program = shutil.which("bwrap") if backend == "bubblewrap" else None
     if backend == "bubblewrap" and program is None:
         raise ToolError("bwrap was not found")
@@ -231,8 +234,7 @@ def _describe_backend(backend: str) -> tuple[str, tuple[str, ...]]:
         return f"Landlock ABI {landlock.abi_version()} and seccomp", _gaps(backend)
     if backend == "none":
         return "", (NOT_SANDBOXED,)
-    detail = {"bubblewrap": "namespaces and seccomp", "seatbelt": "untried on this system"}
-    return detail[backend], ()
+    return "namespaces and seccomp", ()
 
 
 def _gaps(backend: str) -> tuple[str, ...]:

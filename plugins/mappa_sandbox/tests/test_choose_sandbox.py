@@ -73,9 +73,17 @@ async def test_no_cage_at_all_has_to_be_accepted():
         await opened(sandbox="none")
 
 
-async def test_a_cage_of_another_system_is_refused():
-    with pytest.raises(ConfigError, match="seatbelt: not on linux"):
-        await opened(sandbox="seatbelt")
+@pytest.mark.parametrize("options", [{}, {"sandbox": "none", "allow_unsafe": True}])
+async def test_another_system_than_linux_is_refused(options, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ConfigError, match="the tool python runs programs on Linux only"):
+        await opened(**options)
+
+
+async def test_another_system_than_linux_is_why_no_backend_works(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for reason in (await choose_sandbox.survey_backends()).values():
+        assert "on Linux only, and this is darwin" in str(reason)
 
 
 async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seatbelt, seccomp, system_paths
+from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
@@ -47,7 +47,7 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     def inherited_memory(self) -> int:
-        """Bytes of memory of the process that the program is a fork of. Linux only."""
+        """Bytes of memory of the process that the program is a fork of."""
 
     @abstractmethod
     def pids(self) -> list[int]:
@@ -58,8 +58,8 @@ class SandboxBackend(ABC):
         """Bytes of files that lie in memory and belong to no process."""
 
     @abstractmethod
-    def kill_all(self, pid: int) -> None:
-        """Kill the program `pid` (0: no program) and all that it started; returns when they are gone."""
+    def kill_all(self) -> None:
+        """Kill the program and all that it started; returns when they are gone."""
 
     @abstractmethod
     def clean_up(self) -> None:
@@ -104,8 +104,8 @@ class ForkedBackend(SandboxBackend):
     def memory_file_bytes(self) -> int:
         return 0
 
-    def kill_all(self, pid: int) -> None:
-        processes.kill_descendants(None if kernel.LINUX or not pid else pid)
+    def kill_all(self) -> None:
+        processes.kill_descendants()
 
     def clean_up(self) -> None:
         remove_tree(Path(self.home))
@@ -156,23 +156,7 @@ class LandlockConfinement(Unconfined):
         seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
 
 
-class SeatbeltConfinement(Unconfined):
-    """Backend `seatbelt`: the sandbox of macOS. Untested."""
-
-    changes_user = True
-
-    def confine(self) -> None:
-        readable = (*self.config.readable, *self.assignment.job.inputs)
-        seatbelt.apply_profile(
-            seatbelt.build_profile(writable=(self.folder, self.home), readable=readable, hidden=self.config.hidden)
-        )
-
-
-CONFINEMENTS: Mapping[str, type[Unconfined]] = {
-    "landlock": LandlockConfinement,
-    "seatbelt": SeatbeltConfinement,
-    "none": Unconfined,
-}
+CONFINEMENTS: Mapping[str, type[Unconfined]] = {"landlock": LandlockConfinement, "none": Unconfined}
 """Of programs that are forks of their supervisor, by backend."""
 
 

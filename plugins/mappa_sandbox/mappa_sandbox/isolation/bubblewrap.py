@@ -131,7 +131,7 @@ class BubblewrapBackend(SandboxBackend):
             used += (status.f_files - status.f_ffree) * NAME_BYTES
         return used
 
-    def kill_all(self, pid: int) -> None:
+    def kill_all(self) -> None:
         # All processes of the container die with its first one, which ends when the others are gone.
         self.bwrap.kill()
         processes.kill_descendants()

@@ -12,11 +12,9 @@ programs where supervisors tell it. Programs share no state: each is a fork of a
 
 No process outlives its parent: a supervisor ends when its channel or the fork server does, a program when its
 supervisor or its parent does, the zygote when the fork server does, the fork server when the driver does. The
-supervisor adopts orphans (on Linux, as a child subreaper), so a program gains nothing by leaving the session or the
+supervisor adopts orphans (as a child subreaper), so a program gains nothing by leaving the session or the
 process group; in a container its first process adopts them. Without a sandbox a program can kill or stop its
 supervisor, which is reported as such.
-
-Without prctl (macOS, untested) only the program's process group is killed.
 """
 
 # Bare system calls, so that nothing but the code here runs between fork and exit.
@@ -103,7 +101,7 @@ class ForkServer:
     def _kill_overdue(self) -> None:
         for pid, one in self.running.items():
             if one.deadline < time.monotonic():
-                if not kernel.LINUX or processes.process_state(pid) != "T":  # a stopped one is reported as killed
+                if processes.process_state(pid) != "T":  # a stopped one is reported as killed
                     waits = _describe_kernel_waits(pid)
                     send_reply(one.channel, fault=f"the supervisor did not end the program in time ({waits})")
                 processes.kill(pid)
@@ -200,8 +198,6 @@ class ForkServer:
 
 def _describe_kernel_waits(supervisor: int) -> str:
     """Where in the kernel a hanging supervisor and its children wait: `4710 S futex_do_wait; 4711 R 0`."""
-    if not kernel.LINUX:
-        return "why is not known here"
     waits = []
     for pid in (supervisor, *processes.children_of(supervisor)):
         with contextlib.suppress(OSError):  # it has ended
@@ -244,9 +240,8 @@ def main() -> None:
 
 def _prepare(config: SandboxConfig, control: socket.socket) -> tuple[Zygote | None, dict[str, Any]]:
     """Preload modules, in a zygote where programs are forks of one; returns it, and the greeting for the driver."""
-    if kernel.LINUX:
-        processes.socket_bytes()  # cached, as it cannot be read in a network namespace
-        seccomp.build_filter(keep_metadata=config.backend == "landlock")  # cached, as every fork needs it
+    processes.socket_bytes()  # cached, as it cannot be read in a network namespace
+    seccomp.build_filter(keep_metadata=config.backend == "landlock")  # cached, as every fork needs it
     if config.backend != "bubblewrap":
         if config.backend == "landlock":
             landlock.prepare(config.hidden)

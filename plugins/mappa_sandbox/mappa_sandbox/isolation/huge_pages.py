@@ -1,4 +1,4 @@
-"""Memory in huge pages, so that a fork copies fewer entries of page tables. Linux only.
+"""Memory in huge pages, so that a fork copies fewer entries of page tables.
 
 A fork copies one entry for each page of 4 KiB, and its end drops as many references: for 120 MiB of imported modules
 this takes longer than most programs. In pages of 2 MiB it is one entry for 512. A program that writes to one copies

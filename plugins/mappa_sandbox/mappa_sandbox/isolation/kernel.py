@@ -1,18 +1,13 @@
-"""System calls that Python does not offer: thin wrappers that raise OSError with the errno.
-
-The module can be imported on any system. A call that a system lacks fails when it is called, not before.
-"""
+"""System calls of Linux that Python does not offer: thin wrappers that raise OSError with the errno."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LINUX = sys.platform == "linux"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 PR_SET_PDEATHSIG = 1

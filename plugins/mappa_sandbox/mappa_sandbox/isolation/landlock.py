@@ -44,8 +44,6 @@ _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 def abi_version() -> int:
     """Landlock version of this kernel; 0 if it has none, or was started without."""
-    if not kernel.LINUX:
-        return 0
     try:
         return kernel.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import select
@@ -38,7 +37,7 @@ class ProgramMonitor:
         signals: int,
         channel: socket.socket,
         outputs: list[OutputCapture],
-        checker: LimitChecker | None,
+        checker: LimitChecker,
     ) -> None:
         self.process = process
         self.signals = signals
@@ -53,10 +52,9 @@ class ProgramMonitor:
         for readable in (self.signals, self.channel.fileno(), self.process.descriptor, *self.outputs):
             if readable is not None:
                 poller.register(readable, select.POLLIN)
-        next_check = time.monotonic() + FIRST_CHECK_S if self.checker else math.inf
+        next_check = time.monotonic() + FIRST_CHECK_S
         while (now := time.monotonic()) < deadline:
             if now >= next_check:
-                assert self.checker is not None
                 if (limit := self.checker.exceeded_limit()) is not None:
                     return {"exit": None, "limit": limit}
                 next_check = time.monotonic() + CHECK_INTERVAL_S

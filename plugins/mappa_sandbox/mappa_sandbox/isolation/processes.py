@@ -1,4 +1,4 @@
-"""Inspect processes in /proc: their descendants, and the resources that they use. Linux only."""
+"""Inspect processes in /proc: their descendants, and the resources that they use."""
 
 from __future__ import annotations
 
@@ -197,12 +197,9 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_descendants(group: int | None = None) -> None:
+def kill_descendants() -> None:
     """Kill all descendants of this process, which adopts orphans: its children first, then theirs, which become its
-    own, until none is left. Without /proc, the process group `group` is killed."""
-    if group is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    own, until none is left."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

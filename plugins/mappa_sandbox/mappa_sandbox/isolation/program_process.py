@@ -34,10 +34,6 @@ class ProgramProcess(Protocol):
     """A program's process, as its supervisor knows it."""
 
     @property
-    def pid(self) -> int:
-        """Process id of a program that is a child of this process; else 0."""
-
-    @property
     def descriptor(self) -> int | None:
         """Descriptor that is readable when the program has ended; None where SIGCHLD tells."""
 
@@ -74,14 +70,14 @@ class ChildProcess:
     descriptor = None
 
     def __init__(self, pid: int, assignments: int) -> None:
-        self.pid = pid
+        self._pid = pid
         self.assignments = assignments
 
     def exit_code(self) -> int | None:
         """Reap all children of this process that have ended, orphans included."""
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == self.pid:
+                if reaped[0] == self._pid:
                     return os.waitstatus_to_exitcode(reaped[1])
         return None
 
@@ -165,15 +161,11 @@ def set_limit(kind: int, soft: int, hard: int | None = None) -> None:
 
 def count_threads() -> int:
     """Number of threads and processes of all users."""
-    if not kernel.LINUX:
-        return resource.getrlimit(resource.RLIMIT_NPROC)[1]
     with open("/proc/loadavg", "rb") as load:
         return int(load.read().split()[3].partition(b"/")[2])
 
 
 def address_space_bytes() -> int:
     """Bytes that this process has mapped before the program starts, which do not count as the program's."""
-    if not kernel.LINUX:
-        return 0
     with open("/proc/self/statm", "rb") as sizes:
         return int(sizes.read().split()[0]) * resource.getpagesize()

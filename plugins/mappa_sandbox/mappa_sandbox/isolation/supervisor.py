@@ -81,8 +81,8 @@ def prepare_program(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitS
     if group is not None:
         ended.callback(group.remove)
     ended.callback(sandbox.clean_up)
-    ended.callback(sandbox.kill_all, 0)
-    inherited_memory = sandbox.inherited_memory() if kernel.LINUX else 0
+    ended.callback(sandbox.kill_all)
+    inherited_memory = sandbox.inherited_memory()
     sandbox.build()
     kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
     (stdout, their_stdout), (stderr, their_stderr) = open_one_way(), open_one_way()
@@ -123,10 +123,10 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
     assignment = sandbox.admit(job)
     if group is not None:
         control_groups.limit_group(group, job, prepared.inherited_memory)
-    checker = LimitChecker(sandbox, job, prepared.inherited_memory, group) if kernel.LINUX else None
+    checker = LimitChecker(sandbox, job, prepared.inherited_memory, group)
     ending = run_monitored(assignment, prepared, channel, signals, checker)
     disk.make_readable(sandbox.folder)
-    if ending is not None and checker is not None and (limit := checker.exceeded_at_end()) is not None:
+    if ending is not None and (limit := checker.exceeded_at_end()) is not None:
         disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
         if ending["limit"] is None:
             ending |= {"exit": None, "limit": limit}
@@ -138,7 +138,7 @@ def run_monitored(
     prepared: PreparedProgram,
     channel: socket.socket,
     signals: int,
-    checker: LimitChecker | None,
+    checker: LimitChecker,
 ) -> dict[str, Any] | None:
     """Let the program begin, wait until it ends or reaches a limit, and kill what it left. Returns how it ended, and
     its output; None if nobody waits for it any more."""
@@ -150,15 +150,14 @@ def run_monitored(
         ending = ProgramMonitor(prepared.process, signals, channel, outputs, checker).wait_until(started + job.wall_s)
         seconds = time.monotonic() - started
     finally:
-        prepared.sandbox.kill_all(prepared.process.pid)
+        prepared.sandbox.kill_all()
     for output in outputs:
         output.drain()
     if ending is None:
         return None
-    watched = [WALL, *(checker.watched if checker is not None else ())]
     return {
         **ending,
-        "watched": watched,
+        "watched": [WALL, *checker.watched],
         "stdout": outputs[0].to_reply(),
         "stderr": outputs[1].to_reply(),
         "seconds": seconds,

@@ -41,8 +41,6 @@ class Zygote:
 class ZygoteProgram:
     """A program that is a fork of the zygote."""
 
-    pid = 0
-
     def __init__(self, answers: socket.socket, assignments: int) -> None:
         self._answers = answers
         self.assignments = assignments

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from mappa_sandbox.tool import PythonTool
 
 LIMITS = ("memory", "processes", "cpu")
 """Those that control groups may hold."""
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture

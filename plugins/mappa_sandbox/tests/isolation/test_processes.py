@@ -12,8 +12,6 @@ import pytest
 
 from mappa_sandbox.isolation import processes
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-
 
 @pytest.fixture
 def started():
