@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_calibration.actions import CLUSTER_COUNT, LENGTH, ActionColumns, Float64, Int64
-from mappa_calibration.gap_estimate import SlopeEstimate, estimate_slope, sums_from_state, sums_state
+from mappa_calibration.slope_estimate import SlopeEstimate, estimate_slope, sums_from_state, sums_state
 
 MIN_PRICE_Z = 4.0
 """Standard errors that the slope of outcome on score is away from 0 before points are held against outcomes."""

@@ -11,9 +11,10 @@ import numpy as np
 
 from mappa_calibration.actions import LENGTH
 from mappa_calibration.comparison import DOUBLING, Comparison, log_tokens
-from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
+from mappa_calibration.gap_estimate import Contrast
 from mappa_calibration.options import AlarmOptions
 from mappa_calibration.sequential_test import SequentialTest
+from mappa_calibration.slope_estimate import SlopeEstimate
 from mappa_core.coach import Alarm, AlarmKind, DriftReport, Gap, Interval, Phase
 
 ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")

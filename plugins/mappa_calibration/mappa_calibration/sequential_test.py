@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_calibration.gap_estimate import SlopeEstimate
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 MIN_INFORMATION_GROWTH = 1.02
 MAX_CRITICAL_VALUE = 12.0

@@ -11,7 +11,8 @@ from scipy import stats
 
 from mappa_calibration.actions import CLUSTER_COUNT, ActionColumns, task_cluster
 from mappa_calibration.comparison import Comparison
-from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
+from mappa_calibration.gap_estimate import Contrast
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 
 def compare(excess, cluster, group=None, **fields):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mappa_calibration.gap_estimate import SlopeEstimate
 from mappa_calibration.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 
 def estimate(z, information):
