@@ -16,6 +16,7 @@ from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
 
+# Above all that useradd hands out to people, services and containers, which ends at 600,100,000.
 FIRST_UID = 0x6D610000
 UID_COUNT = 1 << 24
 SMALL_NAMESPACE_UIDS = range(30_000, 60_000)
@@ -71,6 +72,7 @@ class ForkedBackend(SandboxBackend):
 
     def __init__(self, config: SandboxConfig, confinement: type[Unconfined]) -> None:
         self.config = config
+        # By the supervisor's id: the fork server removes it where the supervisor was killed.
         self.home = f"{config.scratch}/{os.getpid()}"
         self.confinement = confinement
 
@@ -81,7 +83,7 @@ class ForkedBackend(SandboxBackend):
         theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(ours)
+            os.close(ours)  # or the program would wait for ever for the end of its assignment
             confine = partial(self.confinement, self.config, self.home)
             become_program(theirs, confine, outputs, None if group is None else group.folder)
         os.close(theirs)
@@ -139,6 +141,7 @@ class LandlockConfinement(Unconfined):
     changes_user = True
 
     def confine(self) -> None:
+        # The kernel takes Landlock's rules and a filter only from root or from a process without new privileges.
         kernel.no_new_privileges()
         if self.assignment.uid is not None:
             privileges.drop_to_user(self.assignment.uid, read_everything=True)
@@ -167,6 +170,7 @@ def assign_workspace_user(folder: str) -> int | None:
     if os.geteuid() != 0:
         return None
     status = os.stat(folder)
+    # By inode: programs of two workspaces run as different users, as a rule, who cannot signal each other.
     uid = status.st_uid or _dedicated_uid(status.st_ino)
     disk.change_owner(folder, uid)
     return uid

@@ -96,6 +96,7 @@ class ForkServer:
     def _poll_timeout_ms(self) -> float | None:
         """Milliseconds until the next supervisor is overdue; None without supervisors."""
         earliest = min((one.deadline for one in self.running.values()), default=math.inf)
+        # A millisecond more, or it could wake just before the deadline and poll in circles until then.
         return None if earliest == math.inf else max(0.0, earliest - time.monotonic()) * 1000 + 1
 
     def _kill_overdue(self) -> None:
@@ -105,13 +106,15 @@ class ForkServer:
                     waits = _describe_kernel_waits(pid)
                     send_reply(one.channel, fault=f"the supervisor did not end the program in time ({waits})")
                 processes.kill(pid)
+                # It stays in the table until it is reaped, but is not overdue again.
                 self.running[pid] = replace(one, deadline=math.inf)
 
     def _accept(self) -> bool:
         """Hand the next program to a supervisor; returns False if the driver is gone."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)
+        message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)  # 8 bytes: the seconds
         if not message:
             return False
+        # A received descriptor is inheritable: whatever is executed would hold the channel open.
         os.set_inheritable(descriptors[0], False)
         channel = socket.socket(fileno=descriptors[0])
         try:
@@ -132,6 +135,7 @@ class ForkServer:
         pid = next(iter(self.waiting))
         self.running[pid] = Running(channel, self.waiting.pop(pid), deadline)
         with contextlib.suppress(BrokenPipeError):  # it has ended, and is found so
+            # On a stream a descriptor travels only with a byte of data.
             socket.send_fds(self.running[pid].jobs, [b"!"], [channel.fileno()])
 
     def _fork_supervisor(self) -> None:
@@ -150,6 +154,7 @@ class ForkServer:
     def _become_supervisor(self, jobs: socket.socket) -> NoReturn:
         fork_server = os.getppid()
         try:
+            # The end of each of these sockets is how the others see that a process is gone: no fork may hold it open.
             self.control.close()
             for waiting in self.waiting.values():
                 waiting.close()
@@ -210,6 +215,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = SandboxConfig.from_json(sys.argv[2])
     control.set_inheritable(False)
+    # Not SIGKILL: it still has to end programs and remove folders. If the driver has died already, the socket says so.
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the driver's thread blocks are not blocked here

@@ -65,5 +65,5 @@ def settle_memory() -> None:
     """Prepare this process's memory for forks: what is there now is no garbage, and lies in huge pages."""
     program.record_own_modules()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # the collector marks the objects that it looks at, and would copy all pages in every fork
     huge_pages.collapse_memory()

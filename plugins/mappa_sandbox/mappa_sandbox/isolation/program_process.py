@@ -105,9 +105,9 @@ def become_program(
     status = 1
     try:
         if group is not None:
-            control_groups.join(group)
+            control_groups.join(group)  # first, so that all that this process does from here on is charged to the group
         reset_signals(signal.SIGCHLD, signal.SIGTERM)
-        os.setsid()
+        os.setsid()  # a program that signals its process group must not reach its supervisor
         null = os.open(os.devnull, os.O_RDONLY)
         for number, descriptor in enumerate((null, *outputs)):
             os.dup2(descriptor, number)
@@ -123,6 +123,7 @@ def become_program(
         limit_program(job, confinement)
         confinement.confine()  # may need a descriptor of the fork server
         os.closerange(3, MAX_OPEN_FILES)
+        # Both are undone by the change of user and capabilities in `confine`.
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_dumpable()
         status = program.run_program(job.code, job.arguments)
@@ -147,8 +148,9 @@ def limit_program(job: SandboxJob, confinement: Confinement) -> None:
     limit_machinery()
     set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
     cpu = math.ceil(job.cpu_s)
-    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU at the first, which tells the reason; SIGKILL at the second
     set_limit(resource.RLIMIT_AS, job.memory_bytes + address_space_bytes())
+    # What a shared user runs beside the program is unknown: at most all that runs now.
     set_limit(resource.RLIMIT_NPROC, job.processes + (SPARE_PROCESSES if confinement.has_own_user else count_threads()))
 
 

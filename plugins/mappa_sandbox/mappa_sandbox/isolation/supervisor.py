@@ -52,7 +52,7 @@ def supervise(jobs: socket.socket, fork_server: int, config: SandboxConfig, zygo
     signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
-    if os.getppid() != fork_server:
+    if os.getppid() != fork_server:  # it ended before this process asked for a signal at its end
         return
     sandbox = (
         ForkedBackend(config, CONFINEMENTS[config.backend]) if zygote is None else BubblewrapBackend(config, zygote)
@@ -77,6 +77,7 @@ def prepare_program(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitS
     """Build the sandbox, in a control group where there are any, and fork the program. When `ended` closes, no process
     of it is left."""
     limit_machinery()
+    # What is registered last is undone first: when folders and group are removed, no process is left in them.
     group = ControlGroup(config.control_base, config.held) if config.control_base else None
     if group is not None:
         ended.callback(group.remove)
@@ -87,6 +88,7 @@ def prepare_program(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitS
     kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
     (stdout, their_stdout), (stderr, their_stderr) = open_one_way(), open_one_way()
     process = sandbox.start_program((their_stdout, their_stderr), group)
+    # An output ends when the last process that could write to it has closed it: this one must not be among them.
     os.close(their_stdout)
     os.close(their_stderr)
     return PreparedProgram(sandbox, process, (stdout, stderr), group, inherited_memory)
@@ -125,7 +127,7 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
         control_groups.limit_group(group, job, prepared.inherited_memory)
     checker = LimitChecker(sandbox, job, prepared.inherited_memory, group)
     ending = run_monitored(assignment, prepared, channel, signals, checker)
-    disk.make_readable(sandbox.folder)
+    disk.make_readable(sandbox.folder)  # before it is measured: a program may have locked folders
     if ending is not None and (limit := checker.exceeded_at_end()) is not None:
         disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
         if ending["limit"] is None:

@@ -33,6 +33,7 @@ class Zygote:
         source, assignments = os.pipe()
         groups = () if group is None else (group.folder,)
         with theirs:
+            # One byte, as an empty packet would look like the end of the socket.
             socket.send_fds(self.requests, [b"!"], [theirs.fileno(), source, inside, *outputs, *groups])
         os.close(source)
         return ZygoteProgram(ours, assignments)
