@@ -118,6 +118,7 @@ class BatchingTransport(BatchTransport):
     def _question(self, request: Request) -> str:
         """Return a hash of all that affects the reply."""
         asked = asdict(request)
+        # An address stands for the messages without the marks of their fences, which are new in every call.
         for name in ("cache_key", "timeout_s", *(["messages"] if request.address is not None else [])):
             del asked[name]
         return hashlib.sha256(json.dumps([self._settings, asked], sort_keys=True).encode()).hexdigest()
@@ -177,6 +178,8 @@ class BatchingTransport(BatchTransport):
         while self._gathered and len(calls) < most:
             call = self._gathered[0]
             left -= len(json.dumps(asdict(call.request)))
+            # A call that is larger than a batch goes alone, for the provider to refuse. Reserved last, so that a call
+            # that has to wait for the next batch holds nothing yet.
             if (calls and left < 0) or not self._record.budget.reserve(call.highest_usd):
                 break
             calls.append(self._gathered.popleft())
@@ -185,7 +188,10 @@ class BatchingTransport(BatchTransport):
     def _refuse_gathered(self) -> None:
         """Fail calls that the cap has no room for while nothing is under way that could leave some."""
         free = max(0.0, self._record.budget.free)
-        why = f"coach.spend_usd leaves ${free:.4f}, and one call in a batch can cost ${{:.4f}}"
+        why = (
+            f"coach.spend_usd leaves ${free:.4f}, and one call in a batch can cost ${{:.4f}}: raise it, or lower the "
+            "coach's max_tokens"
+        )
         while self._gathered:
             call = self._gathered.popleft()
             _fail([call], CallError("spend", why.format(call.highest_usd)))

@@ -22,7 +22,7 @@ LONGEST_KEPT_S = 30 * 86_400.0
 """After so many seconds no provider has the results of a batch any more."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS batches (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: this process remembers places of forgotten batches
     token TEXT NOT NULL,   -- ours, in the batch
     name TEXT,             -- the provider's; NULL until it has answered
     begun REAL NOT NULL,   -- Unix time, before it was submitted
@@ -178,9 +178,10 @@ def _storage_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, OSError) as error:
+        # Extended codes have the primary one in their lowest byte.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             raise RunError(
                 f"{path} is in use by another process, whose batches it records: wait for it, or give this one another "
                 "folder (coach.cassette.path, beside which it lies, or --cassette)"
             ) from error
-        raise RunError(f"{path}, the record of batches: {error}") from error
+        raise RunError(f"{path}, the record of batches, cannot be read or written: {error}") from error

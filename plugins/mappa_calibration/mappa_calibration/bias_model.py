@@ -82,6 +82,7 @@ class BiasModel:
             if fit is None or not self._monitor.is_shown((phase, subject, name)):
                 continue
             if name == LENGTH:
+                # An unknown number of tokens is NaN, which is not above 0, either: as long as the mean.
                 doublings = math.log2(tokens) - self._offsets[key].mean_log_length if tokens > 0 else 0.0
                 total += fit[LENGTH, DOUBLING] * doublings
             else:
@@ -148,6 +149,7 @@ class BiasModel:
         gaps = [gap for one in self._monitor.contrasts(subject) if (gap := one.gap) is not None]
         if not gaps or min(gap.degrees_of_freedom for gap in gaps) < 2:
             return None
+        # The error of all iterations falls with the root of their number: this is that of one.
         error = max(gap.standard_error for gap in gaps) * math.sqrt(self._iterations)
         few, many = ((Z_SHOWN + Z_POWER) * error / math.sqrt(count) for count in (10, 100))
         unit = "points per doubling" if stratifier == LENGTH else "points"

@@ -89,6 +89,7 @@ def merit_within(siblings: ActionColumns, strata: Sequence[str]) -> Float64:
     if not regressors.size:
         return score
     left, singular, _ = np.linalg.svd(regressors, full_matrices=False)
+    # Strata that say the same, or that do not differ within any prompt, have no direction of their own.
     basis = left[:, singular > 1e-9 * np.sqrt(len(score))]
     found: Float64 = score - basis @ (basis.T @ score)
     return found
@@ -148,12 +149,14 @@ class Price:
             sums=decay * self.sums + np.column_stack(new),
             rows=decay * self.rows + max(free, 0),
             again=decay * self.again + len(known),
+            # Less their mean: the second judgement may be stricter throughout, which is no noise.
             squares=decay * self.squares + (float(((known - known.mean()) ** 2).sum()) if len(known) else 0.0),
         )
 
     @property
     def noise(self) -> float:
         """Variance of the coach's own score of one action; 0 if none was judged twice."""
+        # The difference of two scores has twice the variance of one.
         return self.squares / (2 * self.again) if self.again else 0.0
 
     @property
@@ -165,6 +168,7 @@ class Price:
         slope = estimate_slope(products, squares)
         if slope is None or signal <= 0 or slope.value < MIN_PRICE_Z * slope.standard_error:
             return None
+        # Noise of the score flattens the slope by signal / total; the price is the inverse of the slope without it.
         value = signal / total / slope.value
         return replace(slope, value=value, standard_error=value * slope.standard_error / slope.value)
 

@@ -43,6 +43,7 @@ class Contrast:
         """Return the contrast after another iteration; `membership` (n,) is 1 for the actions in the stratum, or any
         number of which the gap is the slope."""
         x, cluster = found.within(membership), found.actions.cluster
+        # Of a stratum its members; of a number, such as the length, the actions above the mean.
         inside, excess = membership > membership.mean(), found.within(found.excess)
         weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), TINY))
         xe = weight * np.bincount(cluster, x * excess, CLUSTER_COUNT)
@@ -92,6 +93,7 @@ class Contrast:
             return None
         xe, xec, xx, xxc, xxcc = self.sums[:, :5].T
         middle = self.clock
+        # Products x (c - m) (e - gap x) and squares (x (c - m))^2, for the mean time m, multiplied out: sums hold no m.
         return estimate_slope(
             xec - middle * xe - gap.value * (xxc - middle * xx), xxcc - 2 * middle * xxc + middle**2 * xx
         )
@@ -116,5 +118,6 @@ def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:
     squares = np.bincount(cluster, x * x, CLUSTER_COUNT)
     pairs, place = np.unique(np.column_stack([cluster, group]), axis=0, return_inverse=True)
     sizes = np.bincount(np.unique(group, return_inverse=True)[1])[np.unique(pairs[:, 1], return_inverse=True)[1]]
+    # The mean of a group takes of a cluster's squares the square of its sum in that group, divided by the group's size.
     explained = np.bincount(pairs[:, 0], np.bincount(place.reshape(-1), x) ** 2 / sizes, CLUSTER_COUNT)
     return np.divide(explained, squares, out=np.zeros(CLUSTER_COUNT), where=squares > TINY)

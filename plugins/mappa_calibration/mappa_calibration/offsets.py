@@ -51,6 +51,7 @@ class OffsetModel:
         `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear unbiased prediction of
         random offsets if the noise has `shrink` times their variance. That of `length` is points per doubling."""
         ridge = shrink * np.eye(len(self.names))
+        # Not `solve`: the strata of a stratifier add up to a constant, and without a ridge the matrix is singular.
         offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
         fit = dict(zip(self.names, offsets.tolist(), strict=True))
         weight = dict(zip(self.names, self.actions.tolist(), strict=True))

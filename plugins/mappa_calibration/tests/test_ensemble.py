@@ -369,11 +369,11 @@ def uses(*points: float) -> list[Use]:
 
 
 WRONG = {
-    "no members": ({"members": []}, "members: names 0 of the at least two coaches"),
-    "one member": ({"members": uses(1)}, "members: names 1 of the at least two coaches"),
+    "no members": ({"members": []}, "members: an ensemble takes at least two coaches, and these are 0"),
+    "one member": ({"members": uses(1)}, "members: an ensemble takes at least two coaches, and these are 1"),
     "the same twice": ({"members": uses(1, 2, 1)}, "members: 0 and 2 are the same fixed, asked the same"),
-    "weights missing": ({"combine": "weighted"}, "weights: go with combine=weighted"),
-    "weights unused": ({"weights": [1.0, 2.0]}, "weights: go with combine=weighted"),
+    "weights missing": ({"combine": "weighted"}, "weights: combine=weighted needs it"),
+    "weights unused": ({"weights": [1.0, 2.0]}, "weights: combine=weighted needs it"),
     "a weight missing": ({"combine": "weighted", "weights": [1.0]}, "a number above 0 for each of 2 members"),
     "a weight of zero": ({"combine": "weighted", "weights": [1.0, 0.0]}, "a number above 0 for each of 2 members"),
     "a weight that is none": ({"combine": "weighted", "weights": [1.0, float("nan")]}, "a number above 0"),

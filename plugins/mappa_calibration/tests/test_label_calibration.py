@@ -171,7 +171,9 @@ async def test_who_abstains_blames_nobody(tmp_path: Path) -> None:
 def test_other_members_are_refused(tmp_path: Path) -> None:
     file = save(tmp_path / "jury.json", calibration())
     for members in ((1.0, 8.0), (9.0, 1.0), (1.0, 9.0, 5.0)):
-        with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise: calibrate again"):
+        with pytest.raises(
+            ConfigError, match="was fitted for other members, or for these when they were asked otherwise"
+        ):
             build_ensemble(options(file, *members), lambda use: Fixed(5.0))
 
 
@@ -191,7 +193,7 @@ def test_members_may_cost_other_prices_and_be_called_otherwise(tmp_path: Path) -
     fitted = [asdict(one) for one in members()]
     file = save(tmp_path / "jury.json", calibration(members=fitted))
     Calibration.read(file, members(price={"input": 1.0}, limits={"concurrency": 8}, batch_api={}, api_key_env="OTHER"))
-    with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise"):
+    with pytest.raises(ConfigError, match="was fitted for other members, or for these when they were asked otherwise"):
         Calibration.read(file, members(model="n"))
 
 
@@ -199,18 +201,18 @@ def test_members_may_cost_other_prices_and_be_called_otherwise(tmp_path: Path) -
 def test_a_file_that_is_none_is_said(tmp_path: Path, text: str) -> None:
     file = tmp_path / "jury.json"
     for _ in range(2):
-        with pytest.raises(ConfigError, match=f"calibration: {file} is none of mappa coach calibrate"):
+        with pytest.raises(ConfigError, match=f"calibration: {file} is no file that mappa coach calibrate wrote"):
             Calibration.read(file)
         file.write_text(text)
-    with pytest.raises(ConfigError, match="is none of"):
+    with pytest.raises(ConfigError, match="is no file that mappa coach calibrate wrote"):
         Calibration.read(save(file, replace(calibration(), weights={"s": [ZERO] * 10})))
 
 
 def test_options_go_together() -> None:
     uses = [Use(use="fixed", options=Points(one)) for one in (1.0, 9.0)]
-    with pytest.raises(ConfigError, match="calibration: go with combine=calibrated, and it with calibration"):
+    with pytest.raises(ConfigError, match="calibration: combine=calibrated needs it"):
         EnsembleOptions(members=uses, combine="calibrated").check()
-    with pytest.raises(ConfigError, match="calibration: go with combine=calibrated"):
+    with pytest.raises(ConfigError, match="calibration: combine=calibrated needs it"):
         EnsembleOptions(members=uses, calibration="x").check()
     with pytest.raises(ConfigError, match="abstain_below: must be a share from 0 to 1"):
         EnsembleOptions(members=uses, combine="calibrated", calibration="x", abstain_below=1.5).check()

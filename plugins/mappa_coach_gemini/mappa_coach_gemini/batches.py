@@ -115,7 +115,9 @@ class GeminiBatches(GeminiTransport):
 
     def __init__(self, options: Options) -> None:
         if options.vertex:
-            raise ConfigError("gemini: batch_api: is of Google's own server; Vertex AI takes batches from its storage")
+            raise ConfigError(
+                "gemini: batch_api: Vertex AI takes batches from its own storage alone: leave out batch_api or vertex"
+            )
         super().__init__(options)
         self._http_options = build_http_options((options.batch_api or BatchOptions()).timeout_s)
         self._http_options.api_version = API_VERSION
@@ -180,6 +182,7 @@ class GeminiBatches(GeminiTransport):
         try:
             await self._send(call)
         except (ValueError, TypeError, AttributeError, KeyError):
+            # The SDK's parser, which failed on an answer that has arrived; without one it is a bug.
             if not bodies:
                 raise
         finally:

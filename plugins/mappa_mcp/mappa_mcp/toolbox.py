@@ -137,7 +137,7 @@ def _check_schema(spec: ToolSpec, server: str) -> None:
             next(validator.evolve(schema={"$ref": reference}).iter_errors({}), None)
     except Exception as error:  # a server can write anything
         said = error.message if isinstance(error, SchemaError) else problem or str(error)
-        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is none: {said}") from error
+        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is no JSON schema: {said}") from error
 
 
 def _references_inside(schema: Any) -> Iterator[str]:

@@ -138,7 +138,9 @@ def test_schemas_in_other_drafts_and_with_patterns_of_javascript_are_offered(sch
 @pytest.mark.parametrize("reference", ["#/$defs/Book", "#"])
 def test_a_schema_that_refers_to_what_it_does_not_hold_is_refused(reference):
     schema = {"allOf": [{"$ref": reference}]}
-    with pytest.raises(ConfigError, match=f"the schema of 'look_up' is none: its reference '{re.escape(reference)}'"):
+    with pytest.raises(
+        ConfigError, match=f"the schema of 'look_up' is no JSON schema: its reference '{re.escape(reference)}'"
+    ):
         offered(schema)
 
 
@@ -163,7 +165,7 @@ async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again
         ({"url": "http://127.0.0.1:1/mcp"}, "no connection"),
         ({"command": [*PLAIN, "locked"]}, "the shelf is locked"),
         ({"command": PLAIN, "only": ["borrow"]}, "has no borrow .it has: burn_down, look_up"),
-        ({"command": [*PLAIN, "odd"]}, "the schema of 'look_up' is none"),
+        ({"command": [*PLAIN, "odd"]}, "the schema of 'look_up' is no JSON schema"),
         ({"command": [*PLAIN, "mute"], "connect_s": 0.2}, "no connection within 0.2 s"),
     ],
 )

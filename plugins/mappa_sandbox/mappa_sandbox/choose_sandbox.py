@@ -101,7 +101,10 @@ async def choose_sandbox(options: PythonOptions, workers: int) -> OpenedSandbox:
             f"and accept that {NOT_SANDBOXED}."
         )
     if hidden:
-        raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
+        raise ConfigError(
+            "hidden_paths cannot be kept without a sandbox: leave them out, or install bubblewrap: "
+            f"{INSTALL_BUBBLEWRAP}{listed}"
+        )
     opened = await try_backend("none", options.preload, (), warm_up, workers)
     details = [*(f"{backend}: {reason}" for backend, reason in reasons.items()), opened.sandbox.detail]
     return replace(opened, sandbox=replace(opened.sandbox, detail="; ".join(details)))
@@ -150,7 +153,7 @@ async def try_backend(
     detail = "; ".join(filter(None, (detail, describe_limits(find_control_groups()))))
     if backend != "none" and escapes:
         await asyncio.to_thread(fork_server.close)
-        raise ToolError(f"a program in it could {', '.join(escapes)}")
+        raise ToolError(f"not used, as a program in it could {', '.join(escapes)}")
     if threads:
         warnings += (f"preloading started {threads} threads, which programs lack: what needs them may wait for ever",)
     return OpenedSandbox(fork_server, config, Sandbox(name=backend, detail=detail, warnings=warnings))
@@ -178,7 +181,7 @@ def _make_config(
             "or run programs on a server: pip install mappa-sandboxfusion"
         )
     if backend == "landlock" and not landlock.abi_version():
-        raise ToolError("this kernel has no Landlock, or it is switched off")
+        raise ToolError("this kernel has no Landlock (Linux 5.13 or newer), or was started without it (lsm=)")
     program = shutil.which("bwrap") if backend == "bubblewrap" else None
     if backend == "bubblewrap" and program is None:
         raise ToolError("bwrap was not found")

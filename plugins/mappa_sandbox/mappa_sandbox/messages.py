@@ -150,7 +150,7 @@ def _why_stopped(limit: str, limits: ToolLimits) -> str:
         "disk": f"files took more than {_size(limits.workspace_bytes)}; the newest are removed",
         "files": f"there were more than {limits.workspace_files} files and folders, or some out of reach; "
         "the newest are removed",
-        "hidden": "a process did not let itself be looked at",
+        "hidden": "a process could not be inspected, and so not held to its limits",
     }[limit]
 
 

@@ -65,7 +65,7 @@ def test_the_status_follows_the_exit_code(code, status):
         ("processes", "error", "more than 5 processes and threads were running"),
         ("disk", "error", "files took more than 2 MiB; the newest are removed"),
         ("files", "error", "there were more than 9 files and folders, or some out of reach; the newest are removed"),
-        ("hidden", "error", "a process did not let itself be looked at"),
+        ("hidden", "error", "a process could not be inspected, and so not held to its limits"),
     ],
 )
 def test_a_limit_is_named_in_the_last_line(limit, status, reason):

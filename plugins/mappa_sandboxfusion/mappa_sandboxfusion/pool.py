@@ -95,7 +95,7 @@ class ServerPool:
             member.fault = fault
             log.warning("sandboxfusion.down", url=url, reason=fault.reason)
             revival = asyncio.create_task(self._revive(member))
-            self._revivals.add(revival)
+            self._revivals.add(revival)  # the event loop alone would not keep it from being collected
             revival.add_done_callback(self._revivals.discard)
 
     async def close(self) -> None:
@@ -123,7 +123,7 @@ class ServerPool:
         while self._queue and (member := self._free_member(self._queue[0].preferred)) is not None:
             waiting = self._queue.popleft()
             if not waiting.turn.done():
-                member.busy += 1
+                member.busy += 1  # here and not by the program, which runs later: the next one must not see it free
                 waiting.turn.set_result(member)
 
     def _free_member(self, preferred: str | None) -> _Member | None:

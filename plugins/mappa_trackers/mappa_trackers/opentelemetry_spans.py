@@ -37,7 +37,7 @@ class OtelTracker(Tracker):
 
     def __init__(self, options: OtelOptions) -> None:
         if options.endpoint is not None and options.file is not None:
-            raise ConfigError("trackers: otel has an endpoint and a file; spans go to one of them")
+            raise ConfigError("trackers: otel: endpoint and file are both set: leave out where no spans should go")
         self._options = options
         self._trace = import_library("opentelemetry.trace", "otel")
         self._sdk = import_library("opentelemetry.sdk.trace", "otel")

@@ -178,5 +178,5 @@ def test_what_was_written_can_be_imported(run, trajectory):
 
 
 def test_an_endpoint_and_a_file_are_one_too_many():
-    with pytest.raises(ConfigError, match="one of them"):
+    with pytest.raises(ConfigError, match="endpoint and file are both set"):
         OtelTracker(OtelOptions(endpoint="http://x", file="y"))

@@ -199,7 +199,7 @@ def _own_group() -> str:
     for root, place in _mounts():
         if paths and (paths[0] == root or paths[0].startswith(root.rstrip("/") + "/")):
             return (place + paths[0][len(root.rstrip("/")) :]).rstrip("/")
-    raise OSError("there are no control groups of version 2")
+    raise OSError("this process sees no control groups of version 2")
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
