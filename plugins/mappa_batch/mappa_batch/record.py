@@ -121,7 +121,7 @@ class BatchRecord:
         """Claim a call of this question that an earlier process made, one without a known reply first; None if there
         is none."""
         query = "SELECT batch, number FROM calls WHERE question = ? ORDER BY handed_out, batch, number"
-        place = next((one for one in self._execute(query, question).fetchall() if one not in self._claimed), None)
+        place = next((row for row in self._execute(query, question).fetchall() if row not in self._claimed), None)
         if place is not None:
             self._claimed.add(place)
         return place

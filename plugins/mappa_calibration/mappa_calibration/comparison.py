@@ -106,7 +106,7 @@ def design(actions: ActionColumns, strata: Sequence[str]) -> tuple[list[tuple[st
             columns.append(log_tokens(actions))
             continue
         found = actions.column(stratifier)
-        for stratum in sorted({str(one) for one in found if one is not None}):
+        for stratum in sorted({str(name) for name in found if name is not None}):
             names.append((stratifier, stratum))
             columns.append((found == stratum).astype(np.float64))
     return names, np.column_stack(columns) if columns else np.zeros((len(actions.points), 0))

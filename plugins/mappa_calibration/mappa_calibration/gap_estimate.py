@@ -104,13 +104,13 @@ class Contrast:
         and outside. References do not go by outcomes, so that it does not matter for them."""
         if not self.sums[:, 5:].any():
             return "equal"
-        one, other = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
-        if one is None or other is None:
+        inside, outside = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
+        if inside is None or outside is None:
             return "unknown"
-        error = math.hypot(one.standard_error, other.standard_error)
-        if abs(one.value - other.value) > MAX_UNEQUAL_SLOPES * error:
+        error = math.hypot(inside.standard_error, outside.standard_error)
+        if abs(inside.value - outside.value) > MAX_UNEQUAL_SLOPES * error:
             return "unequal"
-        return "equal" if error <= MAX_SLOPE_ERROR * abs(one.value + other.value) / 2 else "unknown"
+        return "equal" if error <= MAX_SLOPE_ERROR * abs(inside.value + outside.value) / 2 else "unknown"
 
 
 def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:

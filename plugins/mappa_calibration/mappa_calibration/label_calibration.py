@@ -59,7 +59,7 @@ class Calibration:
         stratum, third, verdicts = scenes[0].task.stratum, MAX_SCORE / 3, []
         if stratum not in self.weights:
             return [Verdict.abstained(f"fitted on {', '.join(self.weights)}, not on {stratum}")] * len(scenes)
-        points = np.array([[one.score for one in row] for row in said], dtype=np.float64)
+        points = np.array([[verdict.score for verdict in row] for row in said], dtype=np.float64)
         odds = np.exp(self.features(points, self.anchor) @ np.array(self.weights[stratum]))
         for chances in odds / odds.sum(axis=1, keepdims=True):
             why = ", ".join(f"{label:+d} {chance:.0%}" for label, chance in zip(self.labels, chances, strict=True))
@@ -74,7 +74,7 @@ def _asked(settings: Any) -> Any:
     """What of coaches' settings affects their answers, as on a cassette: no price, no limits, no way of sending and no
     name of an environment variable."""
     if isinstance(settings, list):
-        return [_asked(one) for one in settings]
+        return [_asked(setting) for setting in settings]
     if not isinstance(settings, dict):
         return settings
     without = ("price", "limits", "batch_api")

@@ -58,7 +58,7 @@ class OffsetModel:
         means = {LENGTH: 0.0}
         for stratifier in {name[0] for name in self.names} - {LENGTH}:
             own = [name for name in self.names if name[0] == stratifier]
-            means[stratifier] = sum(weight[one] * fit[one] for one in own) / sum(weight[one] for one in own)
+            means[stratifier] = sum(weight[name] * fit[name] for name in own) / sum(weight[name] for name in own)
         return {name: fit[name] - means[name[0]] for name in self.names}
 
     @property

@@ -78,7 +78,9 @@ class BiasOptions:
             raise ConfigError(f"max_points: must be above 0 and finite, not {self.max_points!r}")
         if not self.strata or len(set(self.strata)) < len(self.strata):
             raise ConfigError(f"strata: must name stratifiers, each once, not {self.strata}")
-        if self.share == 0 and (told := [one for one in self.strata if self.method(one) != "siblings"]):
+        if self.share == 0 and (
+            told := [stratifier for stratifier in self.strata if self.method(stratifier) != "siblings"]
+        ):
             raise ConfigError(f"share: must be above 0, as a preference by {told[0]} is found by judging actions twice")
         for name in set(self.words) - set(self.strata):
             raise ConfigError(f"words: {name!r} is not among strata, which has {', '.join(self.strata)}")

@@ -143,8 +143,8 @@ def _check_schema(spec: ToolSpec, server: str) -> None:
 def _references_inside(schema: Any) -> Iterator[str]:
     """Yield the references from one part of a schema to another; what values of arguments may be is no part."""
     if isinstance(schema, list):
-        for one in schema:
-            yield from _references_inside(one)
+        for part in schema:
+            yield from _references_inside(part)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str) and value.startswith("#"):

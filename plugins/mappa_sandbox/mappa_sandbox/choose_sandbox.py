@@ -250,7 +250,7 @@ def readable_paths() -> tuple[str, ...]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])}
     # The prefix of a distribution's own Python is /usr: what it needs there is among the system's paths.
     interpreter = {
-        path for path in prefixes if not any(one.startswith(f"{path}/") for one in system_paths.SYSTEM_PATHS)
+        path for path in prefixes if not any(part.startswith(f"{path}/") for part in system_paths.SYSTEM_PATHS)
     }
     candidates = {*system_paths.SYSTEM_PATHS, *interpreter, *(os.path.realpath(path) for path in interpreter)}
     paths: list[str] = []

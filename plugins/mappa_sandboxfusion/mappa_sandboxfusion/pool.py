@@ -90,7 +90,7 @@ class ServerPool:
 
     def mark_failed(self, url: str, fault: ServerFault) -> None:
         """Put the server at `url` into back-off."""
-        member = next(one for one in self._members if one.url == url)
+        member = next(member for member in self._members if member.url == url)
         if member.fault is None:
             member.fault = fault
             log.warning("sandboxfusion.down", url=url, reason=fault.reason)
@@ -127,8 +127,8 @@ class ServerPool:
                 waiting.turn.set_result(member)
 
     def _free_member(self, preferred: str | None) -> _Member | None:
-        free = [one for one in self._members if one.fault is None and one.busy < self._concurrency]
-        return min(free, key=lambda one: (one.url != preferred, one.busy), default=None)
+        free = [member for member in self._members if member.fault is None and member.busy < self._concurrency]
+        return min(free, key=lambda member: (member.url != preferred, member.busy), default=None)
 
     async def _revive(self, member: _Member) -> None:
         rest_s = self._backoff_s

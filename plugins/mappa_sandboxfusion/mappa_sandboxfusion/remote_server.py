@@ -301,7 +301,7 @@ class RemoteServer:
                 later.append((name, size, sha256))
             else:
                 contents[sha256] = await asyncio.to_thread(self._save, aside, name, sha256, changed[at : at + size])
-        for group in pack(later, lambda one: one[1], self._chunk):
+        for group in pack(later, lambda file: file[1], self._chunk):
             if group:
                 contents |= await self._fetch(work, group, aside)
         return contents

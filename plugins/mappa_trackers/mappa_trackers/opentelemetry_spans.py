@@ -210,7 +210,7 @@ class OtelTracker(Tracker):
             )
             context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
         self._ids.set_next(trace_id, span_id)
-        began, ended = (int(NANOSECONDS * one) for one in between)
+        began, ended = (int(NANOSECONDS * seconds) for seconds in between)
         given = {key: _sanitize_value(value) for key, value in attributes.items() if value is not None}
         span = self._tracer.start_span(name, context=context, attributes=given, start_time=began)
         if error is not None:
@@ -228,4 +228,4 @@ def _sanitize_value(value: Any) -> Any:
     """Return an attribute value whose text has no unpaired surrogates, which collectors reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
-    return [_sanitize_value(one) for one in value] if isinstance(value, list) else value
+    return [_sanitize_value(item) for item in value] if isinstance(value, list) else value

@@ -95,19 +95,19 @@ class ForkServer:
 
     def _poll_timeout_ms(self) -> float | None:
         """Milliseconds until the next supervisor is overdue; None without supervisors."""
-        earliest = min((one.deadline for one in self.running.values()), default=math.inf)
+        earliest = min((running.deadline for running in self.running.values()), default=math.inf)
         # A millisecond more, or it could wake just before the deadline and poll in circles until then.
         return None if earliest == math.inf else max(0.0, earliest - time.monotonic()) * 1000 + 1
 
     def _kill_overdue(self) -> None:
-        for pid, one in self.running.items():
-            if one.deadline < time.monotonic():
+        for pid, running in self.running.items():
+            if running.deadline < time.monotonic():
                 if processes.process_state(pid) != "T":  # a stopped one is reported as killed
                     waits = _describe_kernel_waits(pid)
-                    send_reply(one.channel, fault=f"the supervisor did not end the program in time ({waits})")
+                    send_reply(running.channel, fault=f"the supervisor did not end the program in time ({waits})")
                 processes.kill(pid)
                 # It stays in the table until it is reaped, but is not overdue again.
-                self.running[pid] = replace(one, deadline=math.inf)
+                self.running[pid] = replace(running, deadline=math.inf)
 
     def _accept(self) -> bool:
         """Hand the next program to a supervisor; returns False if the driver is gone."""
@@ -180,12 +180,12 @@ class ForkServer:
                 if pid in self.waiting:
                     self.waiting.pop(pid).close()
                 elif not orphan:
-                    one = self.running.pop(pid)
-                    if code < 0 and one.has_begun():
-                        send_reply(one.channel, killed=-code)
+                    ended = self.running.pop(pid)
+                    if code < 0 and ended.has_begun():
+                        send_reply(ended.channel, killed=-code)
                     elif code != 0:
-                        send_reply(one.channel, fault=f"the supervisor ended with {code}")
-                    one.close()
+                        send_reply(ended.channel, fault=f"the supervisor ended with {code}")
+                    ended.close()
                 if orphan or code != 0:
                     self._clean_up_after(pid)
         return True

@@ -196,7 +196,7 @@ class UnreapedTime:
         gone = sum(ran for pid, ran in self._own.items() if pid not in own)
         new = [usage for usage in usages if usage.pid not in self._own and usage.age_s < passed]
         # A share of at most 1, although the threads of a process can together have run for longer than it is old.
-        between = sum(own[one.pid] / max(own[one.pid], one.age_s, 1e-3) * (passed - one.age_s) for one in new)
+        between = sum(own[usage.pid] / max(own[usage.pid], usage.age_s, 1e-3) * (passed - usage.age_s) for usage in new)
         self.total = max(0.0, self.total + gone + between - max(0.0, reaped_s - self._reaped))
         self._own, self._reaped = own, max(self._reaped, reaped_s)
         return self.total
