@@ -77,8 +77,8 @@ def learned(scene):
         for number in range(tasks):
             scenes = [scene(agent, f"{number}/{agent}", **shown) for agent in TEAM]
             verdicts = await wrapped.review(scenes)
-            own = tuple(replace(one, step=shown.step.id) for one, shown in zip(verdicts, scenes, strict=True))
-            steps, task = tuple(one.step for one in scenes), Task(id=f"task-{number}", prompt="?")
+            own = tuple(replace(verdict, step=shown.step.id) for verdict, shown in zip(verdicts, scenes, strict=True))
+            steps, task = tuple(scene.step for scene in scenes), Task(id=f"task-{number}", prompt="?")
             outcome = {"correct": float(number % 2)}
             common = {"sample": 0, "iteration": iteration, "outcome": outcome}
             trajectories.append(Trajectory(id=str(number), task=task, steps=steps, verdicts=own, **common))
@@ -237,10 +237,10 @@ async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_i
     options, second = replace(OPTIONS, strata=["length"], second=Use(use="other")), Ill()
 
     async def scored(wrapped, number):
-        one = scene(identity=str(number))
-        verdict = replace(await wrapped.score(one), step=one.step.id)
+        judged = scene(identity=str(number))
+        verdict = replace(await wrapped.score(judged), step=judged.step.id)
         common = {"sample": 0, "iteration": 0, "outcome": {"correct": 1.0}}
-        return Trajectory(id=str(number), task=one.task, steps=(one.step,), verdicts=(verdict,), **common)
+        return Trajectory(id=str(number), task=judged.task, steps=(judged.step,), verdicts=(verdict,), **common)
 
     ill = BiasCorrectedCoach(Fond(), options, second)
     (note,) = ill.learn([await scored(ill, number) for number in range(3)]).notes

@@ -92,7 +92,7 @@ def scores(*points: float) -> list[Member]:
 
 
 def members(*given: Verdict | Exception) -> list[Member]:
-    return [Member(name="abcdefgh"[place], coach=Scripted(one)) for place, one in enumerate(given)]
+    return [Member(name="abcdefgh"[place], coach=Scripted(answer)) for place, answer in enumerate(given)]
 
 
 BY_HAND = [
@@ -126,7 +126,7 @@ points = st.floats(0, 10)
 
 @given(
     pairs=st.lists(st.tuples(points, st.floats(1e-6, 1e6)), min_size=1, max_size=9),
-    combine=st.sampled_from([one for one in get_args(CombineMethod) if one != "calibrated"]),
+    combine=st.sampled_from([method for method in get_args(CombineMethod) if method != "calibrated"]),
 )
 def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_order(
     pairs: list[tuple[float, float]], combine: str
@@ -141,7 +141,7 @@ def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_o
 async def test_the_verdict_holds_what_every_member_said() -> None:
     verdict = await Ensemble(scores(4, 5, 9), combine="mean").score(scene())
     assert verdict.score == 6.0
-    assert [(one.coach, one.score) for one in verdict.members] == [("a", 4.0), ("b", 5.0), ("c", 9.0)]
+    assert [(member.coach, member.score) for member in verdict.members] == [("a", 4.0), ("b", 5.0), ("c", 9.0)]
     assert verdict.reasoning == "mean of a 4, b 5, c 9\na: reason 0\nb: reason 1\nc: reason 2"
     assert (verdict.raw_score, verdict.usage, verdict.replayed, verdict.coach) == (None, None, False, "")
 
@@ -153,7 +153,7 @@ async def test_members_that_fail_or_abstain_or_raise_are_left_out_and_seen() -> 
     verdict = await Ensemble(given, combine="mean").score(scene())
     assert verdict.score == 6.0
     assert verdict.reasoning.splitlines()[0] == "mean of a failed, b 6, c abstained, d failed"
-    assert [one.status for one in verdict.members] == ["failed", "scored", "abstained", "failed"]
+    assert [member.status for member in verdict.members] == ["failed", "scored", "abstained", "failed"]
     assert verdict.members[3].error.startswith("RuntimeError: bug (")
 
 
@@ -183,7 +183,7 @@ async def test_members_that_disagree_abstain() -> None:
     verdict = await Ensemble(scores(4, 5, 9), max_spread=4.9).score(scene())
     assert verdict.status == "abstained"
     assert verdict.reasoning.splitlines()[0] == "members are 5 points apart: a 4, b 5, c 9"
-    assert [one.score for one in verdict.members] == [4.0, 5.0, 9.0]
+    assert [member.score for member in verdict.members] == [4.0, 5.0, 9.0]
 
 
 async def test_members_just_as_far_apart_as_they_may_be_agree() -> None:
@@ -210,7 +210,7 @@ async def test_the_one_who_is_escalated_to_is_asked_only_where_members_disagree_
         3,
     )
     assert verdict.reasoning == "members are 7 points apart: a 8, b 1; pro decides\nit is wrong"
-    assert [(one.coach, one.score) for one in verdict.members] == [("a", 8.0), ("b", 1.0), ("pro", 2.0)]
+    assert [(member.coach, member.score) for member in verdict.members] == [("a", 8.0), ("b", 1.0), ("pro", 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ BLAMES = {
 
 @pytest.mark.parametrize(("given", "blame"), BLAMES.values(), ids=BLAMES)
 async def test_the_blame_is_that_of_most(given: list[str | None], blame: str | None) -> None:
-    verdicts = [Verdict.scored(5, "why", blame=one) for one in given]
+    verdicts = [Verdict.scored(5, "why", blame=agent) for agent in given]
     assert (await Ensemble(members(*verdicts)).score(scene())).blame == blame
 
 
@@ -301,18 +301,18 @@ async def test_a_review_asks_those_once_who_judge_by_trajectory() -> None:
 
 
 async def test_in_hindsight_every_member_is_asked_once_and_escalation_goes_action_by_action() -> None:
-    one = Scripted(Verdict.scored(4, "0"), Verdict.scored(8, "1"))
+    first = Scripted(Verdict.scored(4, "0"), Verdict.scored(8, "1"))
     other = Scripted(Verdict.scored(4, "0"), Verdict.scored(1, "1"))
     dear = Scripted(Verdict.scored(3, "decided"))
     ensemble = Ensemble(
-        [Member(name="one", coach=one), Member(name="other", coach=other)],
+        [Member(name="one", coach=first), Member(name="other", coach=other)],
         max_spread=3,
         escalate_to=Member(name="dear", coach=dear),
     )
     assert not ensemble.by_trajectory
     verdicts = await ensemble.review([scene(0, later=(scene(1).step,)), scene(1, later=())])
     assert [verdict.score for verdict in verdicts] == [4.0, 3.0]
-    assert one.asked == other.asked == [("t/000", "t/001")]
+    assert first.asked == other.asked == [("t/000", "t/001")]
     assert dear.asked == [("t/001",)]
 
 
@@ -365,7 +365,7 @@ class Points:
 
 
 def uses(*points: float) -> list[Use]:
-    return [Use(use="fixed", options=Points(one)) for one in points]
+    return [Use(use="fixed", options=Points(value)) for value in points]
 
 
 WRONG = {
@@ -405,7 +405,7 @@ async def test_an_ensemble_is_built_of_its_options() -> None:
     )
     verdict = await build_ensemble(options, build).score(scene())
     assert verdict.score == pytest.approx((2 + 2 * 8 + 5) / 4)
-    assert [one.coach for one in verdict.members] == ["fixed", "fixed-2", "other"]
+    assert [member.coach for member in verdict.members] == ["fixed", "fixed-2", "other"]
     assert (await build_ensemble(replace(options, max_spread=1.0), build).score(scene())).score == 1.0
 
 

@@ -24,7 +24,7 @@ def play(task: str, *rollouts: Rollout) -> list[Trajectory]:
             task=Task(id=task, prompt="?"),
             sample=sample,
             iteration=0,
-            verdicts=tuple(Verdict.abstained("-") if one is None else Verdict.scored(one, "-") for one in scores),
+            verdicts=tuple(Verdict.abstained("-") if score is None else Verdict.scored(score, "-") for score in scores),
             outcome={} if outcome is None else {"correct": outcome},
         )
         for sample, (outcome, scores) in enumerate(rollouts)

@@ -38,8 +38,8 @@ def test_a_later_bar_spends_what_it_may(correlation, last, spend):
 
 def bars(information, alpha, scale=1.0):
     looks, found = SequentialTest(alpha=alpha, scale=scale), []
-    for one in information:
-        looks = looks.update(estimate(0.0, one))
+    for known in information:
+        looks = looks.update(estimate(0.0, known))
         found.append(looks.critical_value)
     return np.array(found)
 

@@ -72,7 +72,7 @@ def test_the_blamed_action_gets_what_its_chance_leaves_of_ten_points():
 @pytest.mark.parametrize("places", [(1,), (0, 2), (4, 5)])
 def test_an_action_is_judged_alike_whichever_others_are_judged_with_it(places):
     scenes = conversation(*FAILURE)
-    scenes = [replace(one, later=tuple(later.step for later in scenes[at + 1 :])) for at, one in enumerate(scenes)]
+    scenes = [replace(scene, later=tuple(later.step for later in scenes[at + 1 :])) for at, scene in enumerate(scenes)]
     assert judge([scenes[place] for place in places]) == [judge(scenes)[place] for place in places]
 
 
@@ -103,8 +103,8 @@ def test_in_a_failure_without_evidence_the_place_alone_decides_and_the_verdict_s
 
 def test_every_piece_of_evidence_has_a_weight():
     for scenes in (conversation(*FAILURE), conversation(("leader", '{"progress": true}'), ("surfer", "I look."))):
-        for one in collect_evidence(read_transcript(scenes), RULES).values():
-            assert set(one.features) <= set(WEIGHTS)
+        for found in collect_evidence(read_transcript(scenes), RULES).values():
+            assert set(found.features) <= set(WEIGHTS)
     assert {rule.name + part for rule in RULES for part in ("", FIRST)} <= set(WEIGHTS)
 
 

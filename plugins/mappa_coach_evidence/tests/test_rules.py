@@ -85,9 +85,9 @@ def test_only_files_that_are_owed_are_a_breach_of_the_agent():
 
 
 def test_a_reply_at_its_limit_is_cut_off():
-    one = step(0, "coder", "so we")
-    cut = replace(one, completion=replace(one.completion, finish="length"))
-    assert places(programs.cut_off_replies, scenes_of_steps([one, cut])) == [1]
+    whole = step(0, "coder", "so we")
+    cut = replace(whole, completion=replace(whole.completion, finish="length"))
+    assert places(programs.cut_off_replies, scenes_of_steps([whole, cut])) == [1]
 
 
 @pytest.mark.parametrize("said, at_fault", [("I saved clean.csv for you.", [0]), ("Please load clean.csv.", [])])

@@ -82,7 +82,7 @@ async def test_a_server_is_heard_as_it_speaks(shelf, workspace):
     assert long.truncated and len(long.stdout) == 500
     assert long.stdout.startswith("first\n") and long.stdout.endswith("\nlast") and "cut" in long.stdout
     several = await asyncio.gather(*(call("look_up", title=str(number)) for number in range(20)))
-    assert [one.stdout for one in several] == [f"{number}: 1 on the shelf" for number in range(20)]
+    assert [result.stdout for result in several] == [f"{number}: 1 on the shelf" for number in range(20)]
 
 
 class TestContract(ToolContract):

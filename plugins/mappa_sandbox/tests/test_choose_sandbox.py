@@ -135,7 +135,7 @@ def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
     for wanted in (os.path.realpath(sys.executable), os.__file__, pytest.__file__):
         assert any(wanted.startswith(f"{place}/") for place in places)
     assert not {"/", "/etc", "/home", "/root", "/tmp", str(Path.home())} & set(places)
-    assert [one for one in places for other in places if one.startswith(f"{other}/")] == []
+    assert [place for place in places for other in places if place.startswith(f"{other}/")] == []
 
 
 def test_of_the_prefix_of_a_system_python_the_listed_parts_are_readable(monkeypatch):

@@ -76,7 +76,7 @@ async def test_an_old_python_is_refused_in_words() -> None:
 async def test_a_server_elsewhere_is_warned_of() -> None:
     from mappa_sandboxfusion.probe import Findings
 
-    one = Findings(
+    findings = Findings(
         url="http://10.0.0.7:8080",
         python=(3, 11, 7),
         root="/tmp/x",
@@ -85,7 +85,7 @@ async def test_a_server_elsewhere_is_warned_of() -> None:
         secrets=(),
         others=(),
     )
-    assert any("travel in the clear" in warning for warning in one.warnings)
+    assert any("travel in the clear" in warning for warning in findings.warnings)
 
 
 async def test_folders_of_clients_that_never_came_back_are_removed(client: FusionClient, fusion: Any) -> None:

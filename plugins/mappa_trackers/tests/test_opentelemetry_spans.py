@@ -146,10 +146,10 @@ def collector():
 
 def test_a_collector_takes_the_spans(run, trajectory, collector):
     tell(run, trajectory, OtelOptions(endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces"))
-    resources = [one for request in collector.taken for one in request.resource_spans]
-    taken = [span for one in resources for scope in one.scope_spans for span in scope.spans]
+    resources = [resource for request in collector.taken for resource in request.resource_spans]
+    taken = [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
     assert {span.name for span in taken} == set(spans(run, trajectory))
-    about = {one.key: one.value.string_value for one in resources[0].resource.attributes}
+    about = {attribute.key: attribute.value.string_value for attribute in resources[0].resource.attributes}
     assert (about["service.name"], about["mappa.run"]) == ("mappa", run.id)
 
 
