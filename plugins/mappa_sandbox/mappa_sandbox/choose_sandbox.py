@@ -64,9 +64,9 @@ open("written", "w").close()
 print(json.dumps(escapes))
 """
 
-RETRIES, RETRY_AFTER_S = 1, 0.5
-"""How often a probe that was lost in a sandbox is retried, and after how many seconds: a fault that occurs once in
-thousands of programs must not stop a run."""
+RETRIES = 1
+"""How often a probe that was lost in a sandbox is retried: a fault that occurs once in thousands of programs must not
+stop a run."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ async def try_backend(
     try:
         threads = await fork_server.wait_ready()
         probe = partial(_find_escapes, fork_server, config)
-        escapes, _ = await retry(probe, retries=RETRIES, wait_s=RETRY_AFTER_S, label=backend)
+        escapes, _ = await retry(probe, retries=RETRIES, label=backend)
     except BaseException:
         await asyncio.to_thread(fork_server.close)
         raise
