@@ -363,7 +363,7 @@ def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Pat
     assert "spend" not in texts[:8]
 
 
-def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(travel: Travel, tmp_path: Path) -> None:
+def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(travel: Travel, tmp_path: Path) -> None:
     """A call may cost 1 + 999 tokens, a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and
     cost 0.22; of 2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
     provider = Provider()
@@ -425,7 +425,7 @@ def test_a_budget_by_hand() -> None:
 # Faults
 
 
-def test_an_outage_while_a_batch_is_awaited_is_sat_out(travel: Travel, tmp_path: Path) -> None:
+def test_an_outage_while_a_batch_is_awaited_is_waited_for(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
     polls, down = provider.poll, 30 * 60.0
 
@@ -452,7 +452,7 @@ def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(trav
     assert len(provider.batches) == 1
 
 
-def test_a_bug_of_a_wire_reaches_whoever_waits(travel: Travel, tmp_path: Path) -> None:
+def test_a_bug_of_a_wire_is_raised_to_the_callers(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
     async def results(name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:

@@ -199,7 +199,7 @@ async def test_a_call_without_any_result_is_a_fault(wire: Wire, tmp_path: Path) 
     assert outcomes.index(fault) == 3
 
 
-async def test_what_a_killed_process_submitted_the_next_one_takes_up(wire: Wire, tmp_path: Path) -> None:
+async def test_the_next_process_takes_up_batches_of_a_killed_one(wire: Wire, tmp_path: Path) -> None:
     """`kill -9` while polling. Nothing is paid twice, and what failed is asked again."""
     async with wire.server(polls=3) as server:
         server.fates = lambda batch, call: "errored" if batch == 0 and call in (1, 5) else "answered"

@@ -219,7 +219,7 @@ async def test_where_no_second_judgement_gives_a_score_that_is_said_once_with_th
     assert later.notes == ()
 
 
-async def test_of_one_scored_agent_it_is_said_too(learned):
+async def test_a_missing_second_score_is_reported_for_a_single_agent_too(learned):
     class Alone(Rules):
         async def score(self, scene):
             return Verdict.abstained("no rules.") if scene.step.agent != "coder" else Verdict.scored(5, "so")
@@ -251,7 +251,7 @@ async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_i
     assert well.learn([await scored(well, 1)]).notes == ()
 
 
-async def test_what_the_run_can_see_is_said_once(learned):
+async def test_the_size_of_gaps_that_can_be_found_is_reported_once(learned):
     _, report = await learned(replace(OPTIONS, correct=False))
     (note,) = report.notes
     assert note.startswith("a preference by agent of everyone (live) is seen within 10 iterations from 0.00 points on")
@@ -294,7 +294,7 @@ async def test_the_state_survives_json_with_the_coachs_own(learned, scene):
     assert await fresh.score(scene()) == await coach.score(scene())
 
 
-async def test_the_rest_is_the_coach_itself(learned):
+async def test_everything_else_is_passed_on_to_the_coach(learned):
     inner = Fond()
     coach, _ = await learned(coach=inner)
     coach.use_cassette("cassette")

@@ -65,7 +65,7 @@ def test_a_gap_is_found_at_once_and_reported_once():
     assert watch(monitor(), [2.0] * 12) == [(0, "level")]
 
 
-def test_no_gap_no_alarm():
+def test_without_a_gap_there_is_no_alarm():
     assert watch(monitor(), [0.0] * 12) == []
 
 
@@ -161,7 +161,7 @@ def test_the_gap_now_is_on_the_line_of_its_growth():
     assert exact[0].gaps[0].growth is None and exact[0].gaps[0].now is None
 
 
-def test_a_restart_forgets_nothing():
+def test_the_monitor_goes_on_from_its_state():
     rng = np.random.default_rng(5)
     iterations = [iteration(rng, 0.2 * number, tokens=rng.integers(1, 99, 128).astype(float)) for number in range(12)]
     whole, first, second = monitor(), monitor(), monitor()

@@ -190,7 +190,7 @@ async def test_members_just_as_far_apart_as_they_may_be_agree() -> None:
     assert (await Ensemble(scores(4, 5, 9), max_spread=5).score(scene())).score == 5.0
 
 
-async def test_the_one_who_is_escalated_to_is_asked_only_where_members_disagree_and_decides_alone() -> None:
+async def test_the_escalation_coach_decides_alone_where_members_disagree() -> None:
     judgement = replace(
         Verdict.scored(2, "it is wrong", blame="solver"), model="pro-1", question="q", raw_reply="{}", seed=3
     )
@@ -217,7 +217,7 @@ async def test_the_one_who_is_escalated_to_is_asked_only_where_members_disagree_
     ("answer", "status"),
     [(Verdict.failed("quota"), "failed"), (Verdict.abstained("refused"), "abstained"), (OSError("gone"), "failed")],
 )
-async def test_no_score_of_the_one_escalated_to_is_no_score(answer: Verdict | Exception, status: str) -> None:
+async def test_without_a_score_of_the_escalation_coach_there_is_none(answer: Verdict | Exception, status: str) -> None:
     dear = Member(name="pro", coach=Scripted(answer))
     verdict = await Ensemble(scores(1, 9), max_spread=2, escalate_to=dear).score(scene())
     assert (verdict.status, len(verdict.members)) == (status, 3)
@@ -234,12 +234,12 @@ BLAMES = {
 
 
 @pytest.mark.parametrize(("given", "blame"), BLAMES.values(), ids=BLAMES)
-async def test_the_blame_is_that_of_most(given: list[str | None], blame: str | None) -> None:
+async def test_the_ensemble_blames_whom_most_members_blame(given: list[str | None], blame: str | None) -> None:
     verdicts = [Verdict.scored(5, "why", blame=agent) for agent in given]
     assert (await Ensemble(members(*verdicts)).score(scene())).blame == blame
 
 
-async def test_who_gives_no_score_gives_no_blame() -> None:
+async def test_a_member_without_a_score_blames_nobody() -> None:
     abstains = Verdict(status="abstained", reasoning="no text", blame="coder")
     verdict = await Ensemble(members(Verdict.scored(5, "why", blame="solver"), abstains, abstains)).score(scene())
     assert verdict.blame == "solver"
@@ -332,7 +332,7 @@ async def test_a_member_that_raises_or_miscounts_in_a_review_fails_alone() -> No
     assert verdicts[0].members[2].error.startswith("RuntimeError: bug (")
 
 
-async def test_what_a_run_tells_an_ensemble_all_its_coaches_hear() -> None:
+async def test_an_ensemble_passes_what_the_run_tells_it_to_every_coach() -> None:
     coaches = [Scripted(provider="gemini"), Scripted(), Scripted(provider="gemini"), Scripted(provider="openai")]
     ensemble = Ensemble(
         [Member(name=name, coach=coach) for name, coach in zip("abc", coaches, strict=False)],
@@ -409,7 +409,7 @@ async def test_an_ensemble_is_built_of_its_options() -> None:
     assert (await build_ensemble(replace(options, max_spread=1.0), build).score(scene())).score == 1.0
 
 
-def test_its_package_offers_it() -> None:
+def test_the_package_offers_the_ensemble() -> None:
     registry = load_plugins(only=("calibration",))
     offer = registry.offer("coaches", "ensemble")
     assert (offer.options, offer.composite) == (EnsembleOptions, True)

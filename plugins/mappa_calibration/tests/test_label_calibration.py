@@ -161,7 +161,7 @@ async def test_an_ensemble_applies_it_to_the_trajectory_and_members_may_fail(tmp
     assert silent.status == "failed"
 
 
-async def test_who_abstains_blames_nobody(tmp_path: Path) -> None:
+async def test_an_abstaining_verdict_blames_nobody(tmp_path: Path) -> None:
     file = save(tmp_path / "jury.json", calibration())
     (said,) = await build_ensemble(options(file, abstain_below=0.9), lambda use: Fixed(use.options.points)).review(
         scenes(1)
@@ -199,7 +199,7 @@ def test_members_may_cost_other_prices_and_be_called_otherwise(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"members": 3}'])
-def test_a_file_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "jury.json"
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"calibration: {file} is no file that mappa coach calibrate wrote"):

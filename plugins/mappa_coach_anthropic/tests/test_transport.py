@@ -53,7 +53,7 @@ class TestAnthropic(SdkTransportContract):
     async def body(self, request: Request, **options: Any) -> dict[str, Any]:
         return dict((await self.sent(request, **options)).body)
 
-    async def test_what_is_not_said_is_not_sent(self) -> None:
+    async def test_settings_that_are_unset_are_not_sent(self) -> None:
         said = {"model": "m", "system": "Judge.", "messages": WRITTEN, "max_tokens": 64}
         assert await self.body(Request(messages=TURNS, max_tokens=64)) == said
         assert await self.body(Request(messages=TURNS, max_tokens=64, answer="json", seed=7)) == said
@@ -80,7 +80,7 @@ class TestAnthropic(SdkTransportContract):
         assert (said.get("thinking"), said.get("output_config")) == (thinking, output)
 
     @pytest.mark.parametrize("keep", ["5m", "1h"])
-    async def test_what_calls_begin_with_alike_is_marked_for_the_cache(self, keep: str) -> None:
+    async def test_the_system_message_is_marked_for_the_prompt_cache(self, keep: str) -> None:
         mark = {"type": "ephemeral", "ttl": keep}
         alike = Request(messages=TURNS, cache_key="k")
         assert (await self.body(alike, prompt_cache=keep))["system"] == [
@@ -89,6 +89,6 @@ class TestAnthropic(SdkTransportContract):
         assert (await self.body(alike, prompt_cache="none"))["system"] == "Judge."
         assert (await self.body(Request(messages=TURNS), prompt_cache=keep))["system"] == "Judge."
 
-    def test_people_are_told_who_is_asked(self) -> None:
+    def test_a_transport_names_its_model_and_host(self) -> None:
         transport = self.build(model="claude-sonnet-5-5")
         assert (transport.model, transport.host) == ("claude-sonnet-5-5", "api.anthropic.com")

@@ -108,7 +108,7 @@ def test_every_piece_of_evidence_has_a_weight():
     assert {rule.name + part for rule in RULES for part in ("", FIRST)} <= set(WEIGHTS)
 
 
-def test_what_cannot_be_checked_is_no_number():
+def test_an_action_that_cannot_be_checked_gets_no_score():
     verdicts = judge(conversation(("solver", "Perhaps."), ("writer", "Perhaps."), outcome=SOLVED))
     assert [verdict.status for verdict in verdicts] == ["abstained", "abstained"]
 
@@ -141,7 +141,7 @@ def test_a_single_action_is_judged_by_what_came_before_it():
     assert asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[0])).blame == "coder"
 
 
-def test_who_only_executes_is_never_blamed():
+def test_an_agent_that_only_executes_is_never_blamed():
     scenes = conversation(("terminal", printed("7")), ("terminal", crashed("E")), ("terminal", "TERMINATE"))
     assert {verdict.status for verdict in judge(scenes)} == {"abstained"}
 

@@ -67,7 +67,7 @@ class TestGemini(SdkTransportContract):
     async def body(self, request: Request, **options: Any) -> dict[str, Any]:
         return dict((await self.sent(request, **options)).body)
 
-    async def test_what_is_not_said_is_not_sent(self) -> None:
+    async def test_settings_that_are_unset_are_not_sent(self) -> None:
         said: dict[str, Any] = {"contents": WRITTEN, "generationConfig": {"maxOutputTokens": 64}}
         assert await self.body(Request(messages=TURNS[1:], max_tokens=64)) == said
         said["systemInstruction"] = {"role": "user", "parts": [{"text": "Judge."}]}
@@ -89,7 +89,7 @@ class TestGemini(SdkTransportContract):
             ({"thinking_level": "xhigh"}, {"thinkingConfig": {"thinking_level": "XHIGH"}}),
         ],
     )
-    async def test_all_that_can_be_said_is_sent(self, answer: Any, form: Any, options: Any, thinking: Any) -> None:
+    async def test_all_settings_are_sent(self, answer: Any, form: Any, options: Any, thinking: Any) -> None:
         schema = SCHEMA if answer == "schema" else None
         request = Request(messages=TURNS, answer=answer, schema=schema, max_tokens=64, temperature=0.0, seed=7)
         said = (await self.body(request, **options))["generationConfig"]
@@ -102,12 +102,12 @@ class TestGemini(SdkTransportContract):
             await transport.close()
         assert server.requests[0].body == {"contents": [{"role": "user", "parts": [{"text": "Judge."}]}, *WRITTEN]}
 
-    async def test_no_warning_is_for_users_who_did_nothing_wrong(self) -> None:
+    async def test_a_plain_call_warns_of_nothing(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             await self.body(Request(messages=TURNS))
 
-    def test_who_has_the_other_key_is_told_how_to_use_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_only_google_api_key_set_the_error_says_how_to_use_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("GEMINI_API_KEY")
         monkeypatch.setenv("GOOGLE_API_KEY", "another")
         with pytest.raises(ConfigError, match=r"GEMINI_API_KEY .* GOOGLE_API_KEY is read where api_key_env names it"):
@@ -119,7 +119,7 @@ class TestGemini(SdkTransportContract):
 
 
 @pytest.mark.parametrize("location", ["global", "us", "eu", "us-central1"])
-def test_vertex_stands_where_the_sdk_would_look_for_it(location: str) -> None:
+def test_the_address_of_vertex_is_that_of_the_sdk(location: str) -> None:
     client = Client(enterprise=True, project="proj", location=location, credentials=AnonymousCredentials())
     assert f"{Options(vertex=True, location=location).url}/" == client._api_client._http_options.base_url
     client.close()

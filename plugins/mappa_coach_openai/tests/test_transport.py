@@ -73,14 +73,14 @@ async def test_a_server_of_ones_own_needs_no_key() -> None:
     assert (await heard(CHAT, request)).headers["authorization"] == "Bearer none"
 
 
-async def test_an_endless_error_of_a_server_of_ones_own_is_told_in_short() -> None:
+async def test_a_long_error_without_a_key_is_shortened() -> None:
     endless = json_answer({"error": {"message": "No. " * 9999}}, 400)
     with pytest.raises(CallError, match="request: status 400: No") as error:
         await heard(endless, Request(messages=TURNS))
     assert len(str(error.value)) < 1000
 
 
-async def test_what_is_not_said_is_not_sent() -> None:
+async def test_settings_that_are_unset_are_not_sent() -> None:
     request = Request(messages=TURNS, max_tokens=64)
     assert (await heard(CHAT, request)).body == {"model": "m", "messages": WRITTEN, "max_completion_tokens": 64}
     assert (await heard(RESPONSE, request)).body == {
@@ -92,7 +92,7 @@ async def test_what_is_not_said_is_not_sent() -> None:
     }
 
 
-async def test_all_that_can_be_said_is_sent() -> None:
+async def test_all_settings_are_sent() -> None:
     request = Request(messages=TURNS, answer="json", max_tokens=64, temperature=0.0, seed=7, cache_key="k")
     said = {"reasoning_effort": "none", "extra_body": {"top_k": 1, "chat_template_kwargs": {"enable_thinking": False}}}
     assert (await heard(CHAT, request, token_field="max_tokens", **said)).body == {
@@ -138,7 +138,7 @@ async def test_fields_that_a_server_refuses_can_be_left_out() -> None:
         ("text", "schema", None),
     ],
 )
-async def test_a_reply_is_held_to_as_much_as_is_wanted_and_the_server_can(
+async def test_the_reply_format_is_what_is_asked_for_as_far_as_the_server_supports_it(
     answer: Any, mode: str, form: str | None
 ) -> None:
     request = Request(messages=TURNS, answer=answer, schema=SCHEMA if answer == "schema" else None)
@@ -164,7 +164,7 @@ async def test_chats_have_no_token_counter() -> None:
     assert await transport.count(TURNS) is None
 
 
-async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> None:
+async def test_a_failing_token_counter_is_asked_again() -> None:
     async with WireServer([json_answer({}, 503), json_answer({"input_tokens": "many"})]) as server:
         transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
         for kind in ("overloaded", "garbled"):
@@ -173,7 +173,7 @@ async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> Non
         await transport.close()
 
 
-def test_people_are_told_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transport_names_its_model_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     transport = OpenAITransport(Options(model="gpt-5.6"))
     assert (transport.model, transport.host) == ("gpt-5.6", "api.openai.com")

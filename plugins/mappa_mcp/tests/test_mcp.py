@@ -59,7 +59,7 @@ async def shelf(request, monkeypatch):
     await box.close()
 
 
-async def test_a_server_is_heard_as_it_speaks(shelf, workspace):
+async def test_tools_of_a_server_are_listed_and_called(shelf, workspace):
     assert list(shelf) == ["copy_out", "cover", "fetch", "look_up"]
     spec = shelf["look_up"].spec
     assert (spec.description, spec.schema["required"]) == ("Look a book up.", ["title"])
@@ -169,7 +169,7 @@ async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again
         ({"command": [*PLAIN, "mute"], "connect_s": 0.2}, "no connection within 0.2 s"),
     ],
 )
-async def test_what_cannot_be_offered_is_said_before_the_run(options, says):
+async def test_tools_that_cannot_be_offered_are_refused_before_the_run(options, says):
     with pytest.raises(ConfigError, match=says):
         box = McpToolbox(McpOptions(**options))
         try:

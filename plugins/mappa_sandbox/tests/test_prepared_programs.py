@@ -123,6 +123,6 @@ async def test_processes_of_the_container_have_the_programs_limit_of_files(prepa
 
 
 @pytest.mark.parametrize("uid", [None, 30_001])
-def test_an_assignment_survives_the_way(uid):
+def test_an_assignment_survives_json(uid):
     assignment = Assignment(program_job("print('ü')\n\n", ToolLimits(), folder="/a b", inputs=("/in",)), uid)
     assert Assignment.from_json(assignment.to_json().encode()) == assignment

@@ -140,7 +140,7 @@ async def tool(place, open_cage):
 
 
 @pytest.mark.parametrize("what", EVERYWHERE)
-async def test_this_works_in_every_tier(tool, tmp_path, what):
+async def test_ordinary_libraries_work_in_every_tier(tool, tmp_path, what):
     code, printed = EVERYWHERE[what]
     result = await tool.call({"code": code}, FolderWorkspace(tmp_path), ROOMY)
     assert (result.status, result.stdout) == ("ok", printed), result.stderr
