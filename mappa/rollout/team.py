@@ -19,6 +19,7 @@ from mappa_core.errors import MappaError
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.redaction import describe_error
+from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
 
 
@@ -92,7 +93,7 @@ class Team:
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
     coach_timeout_s: float = 300.0
-    retry_after_s: float = 0.5
+    retry_after_s: float = RETRY_AFTER_S
     seed: int = 0
 
     def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:

@@ -20,8 +20,6 @@ from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_core.tools.tool_limits import to_tool_limits
 
-_RETRY_AFTER_S = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredScenes:
@@ -58,7 +56,7 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
     tools = {name: registry.build("tools", section.use, section.options) for name, section in chosen.items()}
     limits = {name: to_tool_limits(section) for name, section in chosen.items()}
     retries = {name: section.retries for name, section in chosen.items()}
-    bench = ScratchRunner(tools, limits, retries, wait_s=_RETRY_AFTER_S, archive=files)
+    bench = ScratchRunner(tools, limits, retries, archive=files)
     try:
         yield StoredScenes(workflow=workflow, bench=bench, reference_for=config.coach.reference_for)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Backend = Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"]
+Backend = Literal["auto", "bubblewrap", "landlock", "none"]
 
 
 @dataclass

@@ -87,7 +87,7 @@ def fit_jury(anchors: Anchors, rows: Bool) -> Fit:
 def build_features(anchors: Anchors, anchor: Float64) -> Float64:
     """`Calibration.features` (n, f) of all actions, run by run."""
     ends = np.flatnonzero(np.diff(anchors.run)) + 1
-    return np.concatenate([Calibration.features(one, anchor.tolist()) for one in np.split(anchors.points, ends)])
+    return np.concatenate([Calibration.features(points, anchor.tolist()) for points in np.split(anchors.points, ends)])
 
 
 def weigh_members(anchors: Anchors, rows: Bool) -> Float64:
