@@ -261,7 +261,10 @@ def _report(random: Random, done: int) -> IterationReport:
 def _gap(random: Random, agent: str, stratum: str, done: int) -> Gap:
     mean, reach = random.gauss(0.3, 0.05), 2 / done**0.5
     points = Interval(mean=mean, low=mean - reach, high=mean + reach)
-    return Gap(phase="live", agent=agent, stratifier="task", stratum=stratum, against="the rest", points=points)
+    return Gap(
+        phase="live", agent=agent, stratifier="task", stratum=stratum, against="the rest",
+        actions=(900, 1800), points=points,
+    )  # fmt: skip
 
 
 def _policy(random: Random, done: int) -> dict[str, float]:

@@ -11,7 +11,6 @@ import difflib
 import importlib
 import tomllib
 import traceback
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -161,9 +160,6 @@ class Registry:
 
     def recipe(self, plugin: str, name: str = DEFAULT_RECIPE) -> Recipe:
         """Recipe `name` of `plugin`. Raises PluginError if either is unknown."""
-        if full_name := _first_party()["former_recipes"].get(f"{plugin}/{name}"):
-            warnings.warn(f"the recipe {plugin}/{name} is {full_name} now", FutureWarning, stacklevel=2)
-            plugin, _, name = full_name.partition("/")
         recipes = self.plugin(plugin).recipes
         if name not in recipes:
             raise PluginError(f"plugin {plugin!r} has no recipe {name!r}.{did_you_mean(name, recipes)}")

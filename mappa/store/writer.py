@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa.store.iteration_report import IterationReport
-from mappa.store.iterations import load_iterations, upgrade_database
+from mappa.store.iterations import load_iterations
 from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
 from mappa.store.schema import Database, fold_journal
 from mappa.store.search_index import SearchIndex
@@ -55,7 +55,6 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
-        upgrade_database(self._database)
         self._index = SearchIndex(self._database.connection)
 
     @staticmethod

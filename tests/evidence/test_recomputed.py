@@ -19,7 +19,6 @@ import pytest
 import stored
 from reading_model import STEPS, make_reading_model
 
-from mappa.config.renames import REMOVED_SETTINGS
 from mappa.store.summary import read_summary
 from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
@@ -50,8 +49,7 @@ READING = "policies.default.model="
 def again(found, root, registry):
     """The first run of a study, trained anew; and how far its figures may be off."""
     run = found["runs"][0]
-    # What is gone changed nothing in an arm without correction, which the first run is of.
-    own = [word for word in run["words"] if not word.startswith(tuple(REMOVED_SETTINGS))]
+    own = run["words"]
     if any(word.startswith(READING) for word in own):
         make_reading_model(root / "reads", steps=STEPS, report=print)
         own = [f"{READING}{root / 'reads'}" if word.startswith(READING) else word for word in own]

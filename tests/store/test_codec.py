@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -121,16 +120,6 @@ def test_long_texts_and_arrays_leave_the_packed_text(make_step: Any) -> None:
     assert texts == {"I add them. " * 40}
     assert b"add them" not in packed
     assert make_step().completion.prompt_tokens.tobytes() in blobs.values()
-
-
-def test_an_array_that_was_packed_whole_is_read(make_step: Any) -> None:
-    tokens = np.arange(5_000, dtype=np.int32)
-    whole = content_address(tokens.tobytes())
-    blobs = {whole: tokens.tobytes()}
-    packed = pack(completion(tokens=tokens), blobs.__setitem__)
-    former = re.sub(rb"@<i4#[0-9a-f,]+", f"@<i4#{whole}".encode(), packed)
-    assert former != packed
-    assert unpack(Completion, former, blobs.__getitem__).tokens.tolist() == tokens.tolist()
 
 
 def test_numbers_of_numpy_in_a_mapping_become_numbers() -> None:
