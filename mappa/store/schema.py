@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
 DATABASE_SCHEMA = 1
+_TABLES = files(__package__).joinpath("schema.sql").read_text("utf-8")
 JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
@@ -73,18 +74,11 @@ class Database:
             raise RunError(f"{path} exists already")
         database = cls(path, connect(path, "rwc"))
         with database_errors(path):
-            database.connection.executescript(
-                f"BEGIN; {database._tables()} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT"
-            )
+            database.connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT")
             values = [("run", uuid4().hex), ("mappa", version("mappa")), ("generation", 0)]
             database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         database._prepare()
         return database
-
-    def _tables(self) -> str:
-        has_fts5 = self.rows("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")
-        names = ("schema.sql", *(["texts.sql"] if has_fts5 else []))
-        return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in names)
 
     @classmethod
     def open(cls, path: Path, *, write: bool) -> Database:
