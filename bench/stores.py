@@ -236,7 +236,7 @@ def _report(random: Random, done: int) -> IterationReport:
         strata={stratum: OutcomeFigures(accuracy=level + random.gauss(0, 0.08)) for stratum in STRATA},
         rollouts=ROLLOUTS,
         failed_rollouts={"ToolError": 2, "WorkflowError:KeyError": 3},
-        retried_calls=1,
+        tool_retries=1,
         tokens=84_000,
         agents={
             agent: AgentSummary(

@@ -69,10 +69,10 @@ class CoachSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSummary:
-    """Effects of tool failures in training: number of lost trajectories, and of retried calls."""
+    """Effects of tool failures in training: number of lost trajectories, and of retries of calls."""
 
     lost: int = 0
-    attempts_again: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def build_summary(
         coach=_coach_summary([report.coach.total for report in iterations]),
         tools=ToolSummary(
             lost=sum(report.lost for report in iterations),
-            attempts_again=sum(report.retried_calls for report in iterations),
+            retries=sum(report.tool_retries for report in iterations),
         ),
     )
 
