@@ -6,7 +6,6 @@ from mappa_core.coaching.data_fences import prefix_lines as prefix_lines
 from mappa_core.protocols import Alarm as Alarm
 from mappa_core.protocols import AlarmKind as AlarmKind
 from mappa_core.protocols import Cassette as Cassette
-from mappa_core.protocols import Correlation as Correlation
 from mappa_core.protocols import DriftReport as DriftReport
 from mappa_core.protocols import Gap as Gap
 from mappa_core.records import Interval as Interval

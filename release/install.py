@@ -114,8 +114,8 @@ class Environment:
 
 
 def needs_parts(folder: str, names: list[str]) -> list[str]:
-    """Tests that use other distributions of the project than core, as the run of 0.1.0 does."""
-    others = re.compile(r"\bmappa_(?!core\b)[a-z]+\b(?=[.\s/])|run_0_1_0")
+    """Tests that use other distributions of the project than core."""
+    others = re.compile(r"\bmappa_(?!core\b)[a-z]+\b(?=[.\s/])")
     tests = [name for name in names if name.startswith("test_") and name.endswith(".py")]
     return [name for name in tests if others.search((Path(folder) / name).read_text())]
 

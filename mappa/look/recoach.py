@@ -28,7 +28,7 @@ from mappa.look.advantage_comparison import (
 )
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.session.credit import build_estimator, build_experience_builder
 from mappa.session.stored_runs import StoredScenes, open_coach, open_stored_scenes

@@ -7,7 +7,6 @@ from .coach import Request as Request
 from .coach import Transport as Transport
 from .drift import Alarm as Alarm
 from .drift import AlarmKind as AlarmKind
-from .drift import Correlation as Correlation
 from .drift import DriftReport as DriftReport
 from .drift import Gap as Gap
 from .engine import Engine as Engine

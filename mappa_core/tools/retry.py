@@ -12,6 +12,9 @@ import structlog
 from mappa_core.errors import ToolError
 
 T = TypeVar("T")
+
+RETRY_AFTER_S = 0.5
+"""Wait before the first retry of a run's tool."""
 log = structlog.get_logger()
 
 RETRY_AFTER_S = 0.5

@@ -15,7 +15,7 @@ from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console
 from mappa.config.compose import build_options
 from mappa.config.yaml_io import parse_overrides
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa_core import Coach, ConfigError
 from mappa_core.calls.spend_ledger import Ledger

@@ -17,7 +17,7 @@ from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judg
 from mappa.look.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa.look.coach_eval.labelled_actions import LabelledAction, LabelledSet
 from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import NOBODY, Verdict
 
 _TINY = 1e-9

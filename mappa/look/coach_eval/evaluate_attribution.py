@@ -19,7 +19,7 @@ from mappa.look.coach_eval.labelled_runs import Benchmark, LabelledRun, Labelled
 from mappa.look.coach_eval.metrics import JudgingCost, VerdictCounts, count_statuses, judging_cost
 from mappa.look.coach_eval.naive_answers import grade_naive_answers
 from mappa.look.coach_eval.published import PublishedFigure, compute_published
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import ConfigError, Usage, Verdict
 from mappa_core.records import Interval
 

@@ -130,7 +130,7 @@ class Ensemble(DelegatingCoach):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if self._agreement and _AGREEMENT in state:  # Checkpoints of mappa-core 0.1.0 have none.
+        if self._agreement:
             self._agreement.load_state_dict(state[_AGREEMENT])
 
     async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict], combined: Verdict | None) -> Verdict:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import importlib.resources
-import warnings
 from pathlib import Path
 
 from mappa_core.engine import ModelError
 
 _PACKAGE = "package:"
-_RENAMED = {"package:mappa_core/models/tiny": "package:mappa_engine/models/tiny"}
-"""Former names of models that have moved, read for one release."""
 
 
 def resolve_model_path(spec: str) -> str:
     """Return the folder on disk, or the Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
-    if spec in _RENAMED:
-        text = f"the model {spec} is now {_RENAMED[spec]}; its former name is read for one more release"
-        warnings.warn(text, FutureWarning, stacklevel=2)
-        spec = _RENAMED[spec]
     if spec.startswith(_PACKAGE):
         package, _, path = spec.removeprefix(_PACKAGE).partition("/")
         try:

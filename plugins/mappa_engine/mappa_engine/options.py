@@ -86,7 +86,7 @@ class ClusterOptions:
     kv_cache_mb: int | str = AUTO
     """Memory of one engine for keys and values. auto: what the GPU has left; on CPUs 512, or one request of full
     length."""
-    max_model_len: int | None = field(default=None, metadata={"former_key": "window"})
+    max_model_len: int | None = None
     """Longest prompt and action of a sampler, in tokens; None: the model's own."""
     max_batch: int = 256
     """Requests that one engine decodes together."""

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.named_coach import NamedCoach
+from mappa.rollout.team import Job, Team
 from mappa.testing import MemoryRecorder
 from mappa_core import Message, Role, Stage, Task, ToolLimits, ToolResult, ToolSpec, Workflow
 from mappa_core.coaching.evidence import action_exhibits

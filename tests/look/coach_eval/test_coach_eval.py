@@ -14,7 +14,7 @@ from mappa.look.coach_eval.bootstrap import Estimate
 from mappa.look.coach_eval.evaluate import evaluate_coaches
 from mappa.look.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
 from mappa.look.coach_eval.metrics import EnsembleMetrics, count_statuses
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Usage, Verdict
