@@ -25,12 +25,12 @@ from vllm.v1.worker.gpu.sample import states
 from vllm.v1.worker.utils import request_memory
 
 from mappa_core.engine import Machine, PolicySpec, Sampling, TrainSection
-from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.remote_engine import vllm_environment
 from mappa_engine.cluster.samplers.sampling_masks import mask_candidates, read_logprobs
 from mappa_engine.cluster.samplers.server import SamplerServer
+from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.cluster.sync.vllm_transfer import START_UPDATE
 from mappa_engine.options import ClusterOptions
 
@@ -52,7 +52,7 @@ def three_on_one_gpu() -> ClusterSetup:
     nodes = (Machine(host="n0", cpus=16, gpus=1, gpu_bytes=141 * GB),)
     placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, micro_tokens=2048)
     return ClusterSetup(
-        specs={one.name: one for one in policies}, readings={}, weight_names={}, shapes={"1.5b": SHAPE},
+        specs={one.name: one for one in policies}, models={}, weight_names={}, shapes={"1.5b": SHAPE},
         placement=placement, options=placement.options, train=TrainSection(), seed=0,
     )  # fmt: skip
 

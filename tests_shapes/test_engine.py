@@ -21,7 +21,7 @@ from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
 from mappa_core.testing.fakes import fake_step
-from mappa_engine.cluster import builder
+from mappa_engine.cluster import setup as cluster_setup
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import ClusterOptions, PPOOptions
@@ -135,7 +135,7 @@ async def test_a_shape_learns_is_kept_goes_on_and_is_exported(shape, first, seco
     # GPUs that are shared in turns, as far as a machine without has it: learners leave by DeepSpeed's own means, and
     # engines are told to sleep and wake.
     monkeypatch.setattr(
-        builder.ClusterSetup, "colocated", property(lambda setup: setup.options.placement == "colocated")
+        cluster_setup.ClusterSetup, "colocated", property(lambda setup: setup.options.placement == "colocated")
     )
     model, kept, out = model_of(shape), tmp_path / "kept", tmp_path / "out"
     writer, critic = policies(model)

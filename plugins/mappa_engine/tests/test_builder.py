@@ -8,8 +8,8 @@ import pytest
 
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
-from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
+from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.options import ClusterOptions
 
 GB = 10**9
@@ -27,7 +27,7 @@ def setup(gpus: int, gb: int = 141, policies=TEAM, micro_tokens: int | None = 40
     placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, micro_tokens=micro_tokens)
     return ClusterSetup(
         specs={one.name: one for one in policies},
-        readings={},
+        models={},
         weight_names={},
         shapes={"1.5b": SHAPE},
         placement=placement,
