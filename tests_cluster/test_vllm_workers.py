@@ -50,7 +50,9 @@ def three_on_one_gpu() -> ClusterSetup:
     policies = tuple(PolicySpec(name=name, model="1.5b") for name in ("solver", "coder", "verifier"))
     options = ClusterOptions(zero=2, kv_cache_mb=2048, max_model_len=8192, gradient_checkpointing=True, samplers=1)
     nodes = (Machine(host="n0", cpus=16, gpus=1, gpu_bytes=141 * GB),)
-    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, micro_tokens=2048)
+    placement = find_placement(
+        policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, train=TrainSection(micro_tokens=2048)
+    )
     return ClusterSetup(
         specs={one.name: one for one in policies}, models={}, weight_names={}, shapes={"1.5b": SHAPE},
         placement=placement, options=placement.options, train=TrainSection(), seed=0,

@@ -19,8 +19,7 @@ from mappa_core.protocols import Machine, PolicySpec
 from mappa_core.records import Message, Sampling, Task, Trajectory
 from mappa_core.testing.fakes import fake_step
 from mappa_engine.cluster.engine import ClusterEngine
-from mappa_engine.cluster.placement import Resources, read_shape
-from mappa_engine.cluster.placement.find import find_placement
+from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 from mappa_engine.cluster.placement.memory import PHASES
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import ClusterOptions, PPOOptions
@@ -41,9 +40,7 @@ def planned(model: str, options: ClusterOptions) -> dict[str, int]:
     """Bytes of learner and sampler in the phase in which they take most, their libraries included."""
     machine = Machine(host="here", cpus=2)
     specs = [PolicySpec(name=POLICY, model=model)]
-    placement = find_placement(
-        specs, {model: read_shape(model)}, Resources(nodes=(machine,)), options, micro_tokens=TRAIN.micro_tokens
-    )
+    placement = find_placement(specs, {model: read_shape(model)}, Resources(nodes=(machine,)), options, train=TRAIN)
     return {load.role: max(load.bytes_at(phase) for phase in PHASES) + load.host_bytes for load in placement.loads}
 
 

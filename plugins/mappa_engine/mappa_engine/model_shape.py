@@ -20,6 +20,7 @@ _HEADER_LENGTH_BYTES = 8
 _LONGEST_HEADER = 100 << 20
 _OF_A_LAYER = re.compile(r"\.\d+\.(?:.+\.)?(?P<module>\w+)\.weight$")
 _HEAD = "lm_head.weight"
+_QUERY_NORM = ".q_norm.weight"
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -42,6 +43,8 @@ class ModelShape:
     """Size of the largest tensor."""
     linears: tuple[tuple[str, int], ...]
     """Each linear layer of the decoder: the last part of its name, and its input plus output features."""
+    query_norm: bool = False
+    """Whether queries and keys are normed (Qwen3)."""
 
     @property
     def kv_per_token(self) -> int:
@@ -98,6 +101,7 @@ def parse_shape(model: str, config: Mapping[str, Any], tensors: TensorShapes) ->
         tied=tied,
         largest=max(counted.values()),
         linears=tuple(_linears(tensors)),
+        query_norm=any(name.endswith(_QUERY_NORM) for name in tensors),
     )
 
 

@@ -28,6 +28,7 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.experimental import experimental_warning
 from mappa_engine.cluster.placement import format_placement, read_shape
 from mappa_engine.cluster.placement.checks import check_options
 from mappa_engine.cluster.plan import node_problems, plan_cluster
@@ -107,8 +108,7 @@ class ClusterEngine(Engine):
         except ModelError as error:
             problems = (str(error), *node_problems(this_node(), self._options))
             return EnginePlan(unknown=str(error), details={"problems": problems})
-        micro_tokens = None if train is None else train.micro_tokens
-        return plan_cluster(policies, shapes, self._options, machines, micro_tokens=micro_tokens)
+        return plan_cluster(policies, shapes, self._options, machines, train=train)
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -142,6 +142,8 @@ class ClusterEngine(Engine):
         setup, slots = await reserve_setup(ray_actors, policies, models, train, options, seed=seed)
         self._setup = setup
         log.info("\n".join(["who runs where", *format_placement(setup.placement)]))
+        if warning := experimental_warning(setup.placement):
+            log.warning(warning)
         builder = EngineBuilder(setup, ray_actors, slots)
         if setup.colocated:
             # vLLM measures what is free of its GPU when it starts, so learners make room first.

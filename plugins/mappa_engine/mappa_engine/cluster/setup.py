@@ -97,12 +97,11 @@ async def reserve_setup(
     """
     weight_names = {name: read_weight_names(model) for name, model in models.items()}
     shapes = {name: read_shape(name) for name in models}
-    micro_tokens = None if train is None else train.micro_tokens
     while True:
         # Ray lists a node until it has missed it for some seconds: if one of those placed on is gone, place again.
         try:
             resources = await discover_resources(ray_actors, deadline_s=options.start_s)
-            placement = find_placement(policies, shapes, resources, options, micro_tokens=micro_tokens)
+            placement = find_placement(policies, shapes, resources, options, train=train)
             slots = await ray_actors.reserve(placement.bundles, deadline_s=options.start_s)
         except NodeLost as lost:
             log.warning("everything is placed again", reason=str(lost))

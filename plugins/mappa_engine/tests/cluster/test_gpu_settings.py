@@ -11,8 +11,7 @@ import pytest
 from mappa_core.commands import build_policy_specs
 from mappa_core.protocols import Machine
 from mappa_core.training.run import Run
-from mappa_engine.cluster.placement import Resources, read_shape
-from mappa_engine.cluster.placement.find import find_placement
+from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 
 SMOKE = Path(__file__).parents[4] / "tests_gpu" / "test_smoke.py"
 GPU_BYTES = 24_000_000_000
@@ -44,7 +43,7 @@ def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words)
         {spec.model: read_shape(spec.model) for spec in specs},
         Resources(nodes=(machine,)),
         config.engine.options,
-        micro_tokens=config.train.micro_tokens,
+        train=config.train,
     )
     assert placement.device == "gpu" and placement.groups and placement.pools
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.engine import Lora, Machine, PolicySpec
+from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 from mappa_engine import doctor_checks, node
@@ -40,7 +40,9 @@ def planned(*, kind: str = "full", machines=(), **options):
     lora = Lora(rank=8, alpha=16.0) if kind == "lora" else None
     policies = [PolicySpec(name=name, model=TINY, kind=kind, lora=lora) for name in ("a", "b")]
     shapes = {TINY: read_shape(TINY)}
-    return plan.plan_cluster(policies, shapes, ClusterOptions(**options), machines, micro_tokens=4096)
+    return plan.plan_cluster(
+        policies, shapes, ClusterOptions(**options), machines, train=TrainSection(micro_tokens=4096)
+    )
 
 
 def test_the_driver_lists_gpus_of_several_kinds():
@@ -119,9 +121,10 @@ def test_all_that_is_missing_is_named_at_once(on, monkeypatch):
     assert "driver 535.1" in text and "a C compiler" in text
 
 
-def test_ranks_of_one_node_need_shared_memory(on):
+def test_shared_memory_that_is_too_small_is_noted(on):
     on(replace(WITH_GPU, gpus=(A10, A10), shared_memory=64 * 1000 * 1000))
-    (note,) = planned().notes
+    experimental, note = planned().notes
+    assert experimental.startswith("experimental: ")
     assert note == "/dev/shm has 64.0 MB, and 1.0 GB are needed: in a container start it with --shm-size=8g"
     on(replace(WITH_GPU, shared_memory=64 * 1000 * 1000))
     assert planned().notes == ()  # one rank hands nothing on
