@@ -67,9 +67,9 @@ async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, ada
             for i, (name, prompt) in enumerate(zip(names, prompts(3, seed=2) * 4, strict=True))
         )
     )
-    for name, one in zip(names, found, strict=True):
-        assert gap(models[name], one) < EXACT
-        assert [span.version for span in one.versions] == [0 if name == "base" else 3]
+    for name, completion in zip(names, found, strict=True):
+        assert gap(models[name], completion) < EXACT
+        assert [span.version for span in completion.versions] == [0 if name == "base" else 3]
     assert gap(models["solver"], found[1]) > EXACT
 
 
@@ -100,7 +100,7 @@ async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, 
     ]
     await asyncio.sleep(0.1)
     kill(lora.pool.engines[0])
-    for one in await asyncio.gather(*waiting):
-        assert [span.version for span in one.versions] == [6]
-        assert gap(merged, one) < EXACT
+    for completion in await asyncio.gather(*waiting):
+        assert [span.version for span in completion.versions] == [6]
+        assert gap(merged, completion) < EXACT
     assert lora.pool.restarts == 1

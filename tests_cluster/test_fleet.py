@@ -89,7 +89,7 @@ async def test_lines_of_an_actors_log_bear_the_fields_of_the_call(ray_actors, hi
     with bound_contextvars(run="first", iteration=3):
         during = clerk.call("context")
     after = clerk.call("context")
-    fields = [await ray_actors.wait_for(one, deadline_s=60, what="say") for one in (during, after)]
+    fields = [await ray_actors.wait_for(call, deadline_s=60, what="say") for call in (during, after)]
     assert fields == [{"run": "first", "iteration": 3, "actor": clerk.name}, {"actor": clerk.name}]
 
 

@@ -149,13 +149,13 @@ async def test_a_checkpoint_goes_on_on_other_ranks_under_other_sharding_and_in_t
     await zero2.save(tmp_path / "kept")
     embedded = await local(qwen3)
     others = {"alone": Alone(task(qwen3, zero=3)), "zero3": zero3, "embedded": embedded}
-    for one in others.values():
-        await one.load(tmp_path / "kept")
+    for other in others.values():
+        await other.load(tmp_path / "kept")
     assert others["alone"].versions == zero3.versions == {"solver": 1, "coder": 1}
     folders = []
-    for name, one in {"zero2": zero2, **others}.items():
-        await iterate(one, ITERATIONS[2], 2)
-        await one.save(tmp_path / name)
+    for name, learners in {"zero2": zero2, **others}.items():
+        await iterate(learners, ITERATIONS[2], 2)
+        await learners.save(tmp_path / name)
         folders.append(tmp_path / name)
     moved = apart(held(folders[0]), held(tmp_path / "kept"))
     for folder in folders[1:]:
@@ -218,11 +218,11 @@ async def test_weights_are_handed_on_whole_and_a_probe_is_answered(group, qwen3,
     for name, version in group.advance_versions().items():
         found = {}
         async for reference in group.weights(name, version):
-            found |= {key: one.clone().numpy() for key, one in bucket_tensors(ray.get(reference))}
+            found |= {key: tensor.clone().numpy() for key, tensor in bucket_tensors(ray.get(reference))}
         told = await group.sent_record(name)
         assert (told.version, told.names) == (version, tuple(found))
-        sent |= {f"{name}/{key}": one for key, one in found.items()}
-    kept = {name: one for name, one in held(tmp_path / "kept").items() if "value_head" not in name}
+        sent |= {f"{name}/{key}": tensor for key, tensor in found.items()}
+    kept = {name: tensor for name, tensor in held(tmp_path / "kept").items() if "value_head" not in name}
     assert apart(sent, kept) == 0.0
     assert {name.removeprefix("solver/") for name in sent if name.startswith("solver/")} == read_weight_names(
         read_model_info(qwen3)
@@ -295,9 +295,9 @@ async def test_an_optimiser_on_the_host_steps_with_all_cores_of_its_rank(qwen3, 
 async def test_ranks_are_processes_of_their_own_and_one_that_is_killed_is_named(zero2):
     # The last test: its group is of no use any more.
     processes = zero2.processes()
-    assert len({os.getpid(), *(one.pid for one in processes)}) == 3
-    assert {one.role for one in processes} == {"learner"}
-    assert all({"torch", "deepspeed", "ray"} <= one.versions.keys() for one in processes)
+    assert len({os.getpid(), *(process.pid for process in processes)}) == 3
+    assert {process.role for process in processes} == {"learner"}
+    assert all({"torch", "deepspeed", "ray"} <= process.versions.keys() for process in processes)
     os.kill(processes[1].pid, signal.SIGKILL)
     with pytest.raises(ActorLost, match="zero2/1"):
         await iterate(zero2, ITERATIONS[1], 1)

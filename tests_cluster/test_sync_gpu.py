@@ -10,7 +10,7 @@ from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.sync import vllm_transfer
 
 WEIGHTS = {"embed": torch.zeros(4, 2, dtype=torch.bfloat16), "norm": torch.zeros(2, dtype=torch.bfloat16)}
-METAS = [vllm_transfer.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
+METAS = [vllm_transfer.TensorMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in WEIGHTS.items()]
 RENDEZVOUS = vllm_transfer.TransferRendezvous(host="10.0.0.1", port=4242, workers=(2, 1))
 
 
@@ -38,7 +38,7 @@ def sender(monkeypatch, calls):
 
 
 def methods(calls):
-    return [one[0] for one in calls if not isinstance(one, str)]
+    return [call[0] for call in calls if not isinstance(call, str)]
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
         named = list(iterator)
         yield PackedIpcChunk(
             names=[name for name, _ in named],
-            shapes=[list(one.shape) for _, one in named],
+            shapes=[list(tensor.shape) for _, tensor in named],
             dtype_names=["bfloat16"] * len(named),
-            tensor_sizes=[one.nbytes for _, one in named],
+            tensor_sizes=[tensor.nbytes for _, tensor in named],
             ipc_handle={gpu_uuid: ("handle",)},
         )
 

@@ -77,7 +77,7 @@ def trained(tmp_path_factory):
 
     def watch() -> None:
         while not watching.wait(0.2):
-            for process in [one for one in Path("/proc").iterdir() if one.name.isdigit()]:
+            for process in [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]:
                 try:
                     parents = (process / "cmdline").read_bytes()
                     if b"ray" in parents:
@@ -104,10 +104,10 @@ def test_other_processes_sample_than_learn(trained):
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
     processes = event.body["processes"]
-    assert Counter(one["role"] for one in processes) == {"learner": 2, "sampler": 3}
-    pids = [one["pid"] for one in processes]
+    assert Counter(process["role"] for process in processes) == {"learner": 2, "sampler": 3}
+    pids = [process["pid"] for process in processes]
     assert len(set(pids)) == 5 and os.getpid() not in pids
-    libraries = {one["role"]: set(one["versions"]) for one in processes}
+    libraries = {process["role"]: set(process["versions"]) for process in processes}
     assert {"ray", "deepspeed", "torch"} <= libraries["learner"] and {"ray", "vllm", "torch"} <= libraries["sampler"]
 
 
@@ -122,8 +122,8 @@ def test_samplers_and_learners_agree_after_every_publish(trained):
         assert len(gaps) == 3 and max(gaps) < 1e-4
     for version, event in enumerate(receipts, start=1):
         policies = event.body["receipts"]
-        assert {one["version"] for one in policies.values()} == {version} and len(policies) == 3
-        assert max(one["probe"] for one in policies.values()) < 1e-4
+        assert {record["version"] for record in policies.values()} == {version} and len(policies) == 3
+        assert max(record["probe"] for record in policies.values()) < 1e-4
 
 
 def test_no_key_of_a_provider_reaches_a_process_of_ray(trained):
@@ -160,9 +160,9 @@ def test_a_checkpoint_of_two_minutes_holds_up_no_rollout_and_costs_no_sampler(tm
 def weights_of(folder: Path, iteration: int) -> dict[str, dict[str, np.ndarray]]:
     policies = folder / "checkpoints" / f"{iteration:06d}" / "policies"
     found = {}
-    for one in sorted(policies.iterdir()):
-        with StoredTensors(one / WEIGHTS_FILE) as stored:
-            found[one.name] = {name: tensor.numpy() for name, tensor in stored.items()}
+    for policy in sorted(policies.iterdir()):
+        with StoredTensors(policy / WEIGHTS_FILE) as stored:
+            found[policy.name] = {name: tensor.numpy() for name, tensor in stored.items()}
     return found
 
 
@@ -217,7 +217,11 @@ class Killer(threading.Thread):
             return []
         with RunReader(self._folder) as reader:
             events = reader.events("processes")
-        return [one["pid"] for one in events[-1].body["processes"] if one["role"] == self._role] if events else []
+        return (
+            [process["pid"] for process in events[-1].body["processes"] if process["role"] == self._role]
+            if events
+            else []
+        )
 
 
 def test_killed_learners_lose_nothing(undisturbed, tmp_path):
@@ -279,7 +283,7 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
         first, second = reader.iterations
-    assert Counter(one["role"] for one in event.body["processes"]) == {"learner": 2, "sampler": 1}
+    assert Counter(process["role"] for process in event.body["processes"]) == {"learner": 2, "sampler": 1}
     for report in (first, second):
         gaps = [policy["mismatch_max"] for policy in report.policies.values()]
         assert len(gaps) == 3 and max(gaps) < 1e-4

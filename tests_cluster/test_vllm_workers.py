@@ -54,7 +54,7 @@ def three_on_one_gpu() -> ClusterSetup:
         policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, train=TrainSection(micro_tokens=2048)
     )
     return ClusterSetup(
-        specs={one.name: one for one in policies}, models={}, weight_names={}, shapes={"1.5b": SHAPE},
+        specs={policy.name: policy for policy in policies}, models={}, weight_names={}, shapes={"1.5b": SHAPE},
         placement=placement, options=placement.options, train=TrainSection(), seed=0,
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def snapshot(setup: ClusterSetup, pool: str) -> MemorySnapshot:
 
 @pytest.mark.parametrize("pool", ["solver", "coder", "verifier"])
 def test_an_engine_starts_beside_all_that_are_there_already(three_on_one_gpu, pool):
-    (placed,) = [one for one in three_on_one_gpu.placement.pools if one.name == pool]
+    (placed,) = [placed for placed in three_on_one_gpu.placement.pools if placed.name == pool]
     share = three_on_one_gpu.memory_share(placed, 0)
     there = snapshot(three_on_one_gpu, pool)
     assert request_memory(there, SimpleNamespace(gpu_memory_utilization=share)) <= there.free_memory

@@ -51,8 +51,8 @@ async def measured(model: str, options: ClusterOptions) -> Mapping[str, int]:
 
     async def watch() -> None:
         while True:
-            for one in engine.processes:
-                peaks[one.role] = max(peaks[one.role], _anonymous(one.pid))
+            for process in engine.processes:
+                peaks[process.role] = max(peaks[process.role], _anonymous(process.pid))
             await asyncio.sleep(0.1)
 
     watching = None
@@ -62,7 +62,7 @@ async def measured(model: str, options: ClusterOptions) -> Mapping[str, int]:
         sampler = engine.sampler(POLICY)
         prompt = sampler.render([Message(role="user", content="Count to a hundred.")])
         sampling = [Sampling(max_tokens=80, seed=seed) for seed in range(4)]
-        completions = await asyncio.gather(*(sampler.sample(prompt, one) for one in sampling))
+        completions = await asyncio.gather(*(sampler.sample(prompt, request) for request in sampling))
         trajectories = []
         for at, completion in enumerate(completions):
             task = Task(id=f"t{at}", prompt="Count to a hundred.")
@@ -100,4 +100,4 @@ async def test_processes_take_what_the_plan_says(tmp_path, layers, dtype):
     for role in plan:
         sizes = f"plan {plan[role] / 1e9:.2f} GB, found {found[role] / 1e9:.2f} GB"
         print(f"{role}, {layers} layers: {sizes}, {apart[role]:+.0%}")
-    assert all(abs(one) < SHARE for one in apart.values())
+    assert all(abs(difference) < SHARE for difference in apart.values())

@@ -152,5 +152,5 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): _map_text(one, change) for key, one in value.items()}
-    return [_map_text(one, change) for one in value] if isinstance(value, list) else value
+        return {change(key): _map_text(item, change) for key, item in value.items()}
+    return [_map_text(item, change) for item in value] if isinstance(value, list) else value

@@ -58,8 +58,8 @@ def write_tensors(
                 held[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         if shards % ranks == rank:
             writes.append(thread.submit(_write_shard, held, _shard(file, shards) if shards else file))
-    for one in writes:
-        one.result()
+    for write in writes:
+        write.result()
 
 
 def _shard(file: Path, number: int) -> Path:

@@ -146,7 +146,7 @@ def _header(path: Path, model: str) -> TensorShapes:
             if length > _LONGEST_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
-        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+        return {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{model}: {path} is no safetensors file, or damaged: {error}") from error
 
@@ -172,5 +172,5 @@ def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:
             f"{model}: it is not a folder, not all of it is in this machine's cache, and the Hugging Face hub did not "
             f"give it ({reason}). Check the name and the network, or download the model and name its folder."
         ) from error
-    shapes = {name: tuple(one.shape) for file in metadata.values() for name, one in file.tensors.items()}
+    shapes = {name: tuple(tensor.shape) for file in metadata.values() for name, tensor in file.tensors.items()}
     return _config(Path(config), model), shapes

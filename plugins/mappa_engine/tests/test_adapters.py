@@ -82,9 +82,9 @@ def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, b
     other = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     other.add("z", LORA, seed=1)
     other.add("a.b", LORA, seed=1)
-    for name, one in adapters.parameters("a.b").items():
-        assert torch.equal(one, other.parameters("a.b")[name]), name
-        assert torch.equal(one, other.parameters("z")[name]) is name.endswith("lora_B.weight")
+    for name, weight in adapters.parameters("a.b").items():
+        assert torch.equal(weight, other.parameters("a.b")[name]), name
+        assert torch.equal(weight, other.parameters("z")[name]) is name.endswith("lora_B.weight")
     assert list(adapters.base()) == names
 
 
@@ -105,9 +105,9 @@ def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
     assert torch.equal(first, again)
     assert not torch.equal(first, plain)
     again.square().sum().backward()
-    assert all(one.grad is not None for one in adapters.parameters("a").values())
-    assert all(one.grad is None for one in adapters.parameters("b").values())
-    assert all(one.grad is None for one in adapters.base().values())
+    assert all(weight.grad is not None for weight in adapters.parameters("a").values())
+    assert all(weight.grad is None for weight in adapters.parameters("b").values())
+    assert all(weight.grad is None for weight in adapters.base().values())
     assert torch.equal(base(ids).logits, plain)
 
 
@@ -127,8 +127,8 @@ def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path,
     adapters = Adapters(base, model_name=model)
     adapters.add("solver", lora, seed=0)
     with torch.no_grad():
-        for one in adapters.parameters("solver").values():
-            one.normal_(std=0.2)
+        for weight in adapters.parameters("solver").values():
+            weight.normal_(std=0.2)
     save_adapter(adapters.parameters("solver"), lora, tmp_path / "adapter", base=model)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (4, 6.0, rslora)
@@ -165,7 +165,7 @@ async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opene
         found = load_file(tmp_path / "together" / name / WEIGHTS_FILE)
         assert all(torch.equal(found[key], expected[key]) for key in expected)
         assert all(not torch.equal(start[key], expected[key]) for key in expected)
-        assert {one.dtype for one in found.values()} == {torch.float32}
+        assert {tensor.dtype for tensor in found.values()} == {torch.float32}
 
 
 async def test_policies_of_every_kind_decode_and_learn_together(model, opened, kit):
@@ -183,13 +183,15 @@ async def test_policies_of_every_kind_decode_and_learn_together(model, opened, k
             for name in AGENTS
         )
     )
-    for at, one in enumerate(found):
-        logprobs = logprobs_of(base, [*one.prompt_tokens, *one.tokens])[len(one.prompt_tokens) - 1 : -1]
-        gap = np.abs(logprobs[np.arange(len(one.tokens)), one.tokens] - one.logprobs).max()
+    for at, completion in enumerate(found):
+        logprobs = logprobs_of(base, [*completion.prompt_tokens, *completion.tokens])[
+            len(completion.prompt_tokens) - 1 : -1
+        ]
+        gap = np.abs(logprobs[np.arange(len(completion.tokens)), completion.tokens] - completion.logprobs).max()
         assert gap < 1e-4 if AGENTS[at % 3] == "judge" else gap > 1e-2, AGENTS[at % 3]
     rows = [
-        kit.Row(one.prompt_tokens, one.tokens, one.logprobs, trajectory=at, policy=AGENTS[at % 3])
-        for at, one in enumerate(found)
+        kit.Row(completion.prompt_tokens, completion.tokens, completion.logprobs, trajectory=at, policy=AGENTS[at % 3])
+        for at, completion in enumerate(found)
         if at % 3 < 2
     ]
     scored = await engine.score(kit.experience(rows, AGENTS[:2]))
@@ -228,7 +230,7 @@ async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, t
     start = tmp_path / "first" / "solver"
     second = await opened(qwen3, train=TRAIN, policies=[spec("coder", start=start)])
     begun = await weights_of(second, tmp_path / "second", "coder")
-    assert begun and all(torch.equal(one, trained[name]) for name, one in begun.items())
+    assert begun and all(torch.equal(tensor, trained[name]) for name, tensor in begun.items())
     assert not any(name.startswith("value_head.") for name in begun)
     state = json.loads((tmp_path / "second" / "coder" / "state.json").read_text())
     assert state == {"version": 0, "steps": 0}

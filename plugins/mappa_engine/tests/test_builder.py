@@ -27,7 +27,7 @@ def setup(gpus: int, gb: int = 141, policies=TEAM, train: TrainSection | None = 
     nodes = (Machine(host="n0", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0),)
     placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, train=train)
     return ClusterSetup(
-        specs={one.name: one for one in policies},
+        specs={policy.name: policy for policy in policies},
         models={},
         weight_names={},
         shapes={"1.5b": SHAPE},
@@ -71,7 +71,7 @@ def test_transports_that_reach_no_engine_are_refused(gpus, options, said):
 
 
 def test_given_transport_is_used_and_adapters_need_none():
-    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
+    adapters = tuple(replace(policy, kind="lora", lora=Lora(rank=8, alpha=16.0)) for policy in TEAM)
     setup(8, policies=adapters, transport="store", tensor_parallel=2)
     assert setup(8, tensor_parallel=2).transport == setup(8, transport="ipc").transport == "ipc"
     assert setup(8, placement="separate", transport="nccl").transport == "nccl"
@@ -81,8 +81,8 @@ def test_without_learners_full_weights_refuse_tensor_parallel():
     """Nothing sends from GPU to GPU then; adapters are files, and a frozen model is read by each piece."""
     with pytest.raises(ConfigError, match=r"tensor_parallel=2: without learners .*mappa export.* kind frozen"):
         setup(8, train=None, tensor_parallel=2)
-    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
-    for policies in (adapters, tuple(replace(one, kind="frozen") for one in TEAM)):
+    adapters = tuple(replace(policy, kind="lora", lora=Lora(rank=8, alpha=16.0)) for policy in TEAM)
+    for policies in (adapters, tuple(replace(policy, kind="frozen") for policy in TEAM)):
         setup(8, policies=policies, train=None, tensor_parallel=2)
 
 

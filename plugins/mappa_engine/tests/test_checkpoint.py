@@ -33,7 +33,10 @@ async def learn(engine, kit, iteration: int) -> str:
     found = await asyncio.gather(
         *(sampler.sample(PROMPT[: 5 + i], Sampling(max_tokens=12, seed=100 * iteration + i)) for i in range(7))
     )
-    rows = [kit.Row(one.prompt_tokens, one.tokens, one.logprobs, trajectory=i) for i, one in enumerate(found)]
+    rows = [
+        kit.Row(completion.prompt_tokens, completion.tokens, completion.logprobs, trajectory=i)
+        for i, completion in enumerate(found)
+    ]
     scored = await engine.score(kit.experience(rows))
     given = np.random.default_rng(iteration).normal(size=len(scored.tokens)).astype(np.float32)
     targets = None if scored.values is None else given
@@ -109,7 +112,9 @@ async def test_a_checkpoint_is_loaded_for_sampling(qwen3, opened, kit, tmp_path)
     sampling = await opened(qwen3)
     await sampling.load(tmp_path / "policies")
     ask = Sampling(max_tokens=20, temperature=0.0)
-    found, expected = [await one.sampler("solver").sample(PROMPT, ask) for one in (sampling, engine)]
+    found, expected = [
+        await sampler_engine.sampler("solver").sample(PROMPT, ask) for sampler_engine in (sampling, engine)
+    ]
     assert found.tokens.tolist() == expected.tokens.tolist()
     assert found.versions == expected.versions
 
@@ -193,13 +198,13 @@ def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp
     contents = {path.name: sorted(load_file(path)) for path in tmp_path.glob("*.safetensors")}
     shards = [["a"], ["b"], ["c", "d"], ["e"], ["f"]]
     assert contents == {f"weights-{number:05d}.safetensors": names for number, names in enumerate(shards)}
-    assert [len(one) for one in written] == [len(shards[rank::ranks]) for rank in range(ranks)]
+    assert [len(tensors) for tensors in written] == [len(shards[rank::ranks]) for rank in range(ranks)]
     for path in tmp_path.glob("*.safetensors"):
         digest = path.with_name(f"{path.name}.sha256").read_text().split()[0]
         assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
     with StoredTensors(place) as stored:
-        assert stored.shapes == {name: tuple(one.shape) for name, one in tensors.items()}
-        assert all(torch.equal(stored[name], one) for name, one in tensors.items())
+        assert stored.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
 
 
 async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, opened, kit, tmp_path, monkeypatch):
@@ -213,7 +218,10 @@ async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, 
     await resumed.load(tmp_path / "policies")
     started = await opened(qwen3, policies=[PolicySpec(name="solver", model=qwen3, start=folder)])
     ask = Sampling(max_tokens=20, temperature=0.0)
-    sampled = [(await one.sampler("solver").sample(PROMPT, ask)).tokens.tolist() for one in (engine, resumed, started)]
+    sampled = [
+        (await each_engine.sampler("solver").sample(PROMPT, ask)).tokens.tolist()
+        for each_engine in (engine, resumed, started)
+    ]
     assert sampled[0] == sampled[1] == sampled[2]
     assert await learn(engine, kit, 1) == await learn(resumed, kit, 1)
 
@@ -230,15 +238,15 @@ async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_
     weights = engine.checkpoint_bytes("float32") // 12
     assert sizes["float32"] - sizes["bfloat16"] == pytest.approx(2 * weights, rel=0.01)
     exact, rounded = (load_file(tmp_path / dtype / "solver" / "weights.safetensors") for dtype in sizes)
-    assert all(torch.equal(one.bfloat16(), rounded[name]) for name, one in exact.items())
+    assert all(torch.equal(tensor.bfloat16(), rounded[name]) for name, tensor in exact.items())
     resumed = await opened(qwen3, train=TRAIN)
     await resumed.load(tmp_path / "bfloat16")
     await resumed.save(tmp_path / "again")
     again = load_file(tmp_path / "again" / "solver" / "weights.safetensors")
-    assert all(torch.equal(one, rounded[name].float()) for name, one in again.items())
-    moments = (load_file(tmp_path / one / "solver" / "optimiser.safetensors") for one in ("float32", "again"))
+    assert all(torch.equal(tensor, rounded[name].float()) for name, tensor in again.items())
+    moments = (load_file(tmp_path / folder / "solver" / "optimiser.safetensors") for folder in ("float32", "again"))
     first, second = moments
-    assert all(torch.equal(one, second[name]) for name, one in first.items())
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_waits(
@@ -268,7 +276,7 @@ async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_wait
     assert found.tokens.tolist() == expected.tokens.tolist()
     await engine.publish()
     await engine.save(tmp_path / "updated")
-    first, second = (load_file(tmp_path / one / "solver" / "weights.safetensors") for one in ("saved", "updated"))
+    first, second = (load_file(tmp_path / folder / "solver" / "weights.safetensors") for folder in ("saved", "updated"))
     start = load_file(Path(qwen3) / "model.safetensors")
-    assert all(torch.equal(one, start[name]) for name, one in first.items()), "a checkpoint has one version"
-    assert any(not torch.equal(one, second[name]) for name, one in first.items())
+    assert all(torch.equal(tensor, start[name]) for name, tensor in first.items()), "a checkpoint has one version"
+    assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())

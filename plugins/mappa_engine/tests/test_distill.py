@@ -28,15 +28,17 @@ def taught_logits(process):
 
 def tables(process, logits):
     """Log-probabilities by (policy, context, token)."""
-    keys = [one[:2] for one in process.parameters]
-    sums = {key: torch.logsumexp(logits[[place for place, one in enumerate(keys) if one == key]], 0) for key in keys}
-    return {one: logits[place] - sums[one[:2]] for place, one in enumerate(process.parameters)}
+    keys = [parameter[:2] for parameter in process.parameters]
+    sums = {key: torch.logsumexp(logits[[place for place, each in enumerate(keys) if each == key]], 0) for key in keys}
+    return {parameter: logits[place] - sums[parameter[:2]] for place, parameter in enumerate(process.parameters)}
 
 
 def exact(process, discount):
     """The gradient of -KL(policy || teacher) of every action, by differentiation: of whole actions (discount 1), or of
     every next token with its context as likely as it is (0)."""
-    own = torch.tensor([np.log(process.tables[one[:2]][one[2]]) for one in process.parameters], requires_grad=True)
+    own = torch.tensor(
+        [np.log(process.tables[parameter[:2]][parameter[2]]) for parameter in process.parameters], requires_grad=True
+    )
     policy, teacher = tables(process, own), tables(process, taught_logits(process))
     total = torch.zeros((), dtype=torch.float64)
     for visit in process.visits():
@@ -74,7 +76,7 @@ def expected(process, estimator):
     return total
 
 
-@pytest.mark.parametrize("process", [ONE_DECISION, VARIABLE_TURNS], ids=lambda one: one.name)
+@pytest.mark.parametrize("process", [ONE_DECISION, VARIABLE_TURNS], ids=lambda process: process.name)
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_the_expected_gradient_is_that_of_the_divergence_from_the_teacher(process, discount):
     found = expected(process, Distill(DistillOptions(discount=discount), None))
@@ -128,7 +130,7 @@ def test_settings_that_make_no_teacher_are_refused(settings, says):
 
 
 def render(policy, step, messages):
-    text = "".join(f"<{one.role}>{one.content}" for one in messages)
+    text = "".join(f"<{message.role}>{message.content}" for message in messages)
     return np.frombuffer(f"{'other ' * (policy == 'other')}{text}".encode(), np.uint8).astype(np.int32)
 
 

@@ -54,7 +54,7 @@ class Tables:
         self.passes = 0
         self._place = {parameter: place for place, parameter in enumerate(process.parameters)}
         tables = {}
-        self._table = torch.tensor([tables.setdefault(one[:2], len(tables)) for one in process.parameters])
+        self._table = torch.tensor([tables.setdefault(parameter[:2], len(tables)) for parameter in process.parameters])
 
     def forward(self, batch, *, entropy=False):
         assert not entropy
@@ -63,7 +63,7 @@ class Tables:
         logprobs = self.logits - sums.log()[self._table]
         if batch.dummy:
             return Predictions(logprobs[:1])
-        return Predictions(logprobs[[self._place[self.name, *one] for one in self._asked(batch)]])
+        return Predictions(logprobs[[self._place[self.name, *asked] for asked in self._asked(batch)]])
 
     def _asked(self, batch):
         """What was read before each sampled token, however the sequences lie."""
@@ -179,14 +179,14 @@ def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimat
 @pytest.mark.parametrize(
     "loss, spread",
     [
-        *[("ppo", one) for one in SPREADS],
-        *[("gspo", one) for one in SPREADS],
+        *[("ppo", spread) for spread in SPREADS],
+        *[("gspo", spread) for spread in SPREADS],
         ("cispo", SPREADS[3]),
         ("vespo", SPREADS[2]),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda one: one.name)
+@pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda process: process.name)
 def test_micro_batches_ranks_and_padding_change_nothing(process, loss, spread):
     """On batches of rows and trajectories of different lengths: the gradient is the weighted score of the mean over
     tokens, however they are laid out."""
@@ -327,10 +327,10 @@ def two_tokens(first, second):
                 agent="solver",
                 prompt=(1,),
                 actions=tuple(
-                    Action(tokens=(5 + one, 7 + two), chances=(p, q), points=points, then=0.0)
-                    for one, p in enumerate((first, 1.0 - first))
-                    for two, q in enumerate((second[one], 1.0 - second[one]))
-                    for points in [((8.0, 1.0), (0.0, 4.0))[one][two]]
+                    Action(tokens=(5 + low, 7 + two), chances=(p, q), points=points, then=0.0)
+                    for low, p in enumerate((first, 1.0 - first))
+                    for two, q in enumerate((second[low], 1.0 - second[low]))
+                    for points in [((8.0, 1.0), (0.0, 4.0))[low][two]]
                 ),
             ),
         ),
@@ -347,16 +347,16 @@ def test_what_another_policy_sampled_is_corrected_for_whole_actions_only(level):
     train = replace(TRAIN, correction=CorrectionSection(kind="truncate", level=level, cap=100.0))
     total = np.zeros(len(learner.parameters))
     for batch in possible_batches(sampler):
-        theirs, ours = (in_float64(one, batch.experience).logprobs for one in (sampler, learner))
+        theirs, ours = (in_float64(policy, batch.experience).logprobs for policy in (sampler, learner))
         experience = replace(batch.experience, logprobs=theirs, old_logprobs=ours)
         given, _ = built("estimators", "reinforce")(experience, {})
         total -= 2.0 * batch.chance * gradient(learner, experience, given, built("losses", "ppo"), train=train)
     by_hand = np.zeros_like(total)
     (sampled,), (learned,) = sampler.tasks, learner.tasks
-    for one, other in zip(sampled.actions, learned.actions, strict=True):
-        ratios = np.array(other.chances) / np.array(one.chances)
+    for action, other in zip(sampled.actions, learned.actions, strict=True):
+        ratios = np.array(other.chances) / np.array(action.chances)
         weights = np.full(2, prod(ratios)) if level == "sequence" else ratios
-        by_hand += one.chance * one.points * (weights @ learner.scores(learned, other))
+        by_hand += action.chance * action.points * (weights @ learner.scores(learned, other))
     np.testing.assert_allclose(total, by_hand, atol=1e-6)
     off = np.abs(total - policy_gradient(learner, "action")).max()
     print(f"{level}: off by {off:.3g}")

@@ -102,8 +102,8 @@ def test_a_merged_adapter_is_a_model_of_its_own(run, tmp_path):
     assert main([*words[:-1], str(tmp_path / "half"), "--dtype", "bfloat16"]) == 0
     half = AutoModelForCausalLM.from_pretrained(tmp_path / "half" / "writer")
     assert half.dtype == torch.bfloat16
-    rounded = {name: one.bfloat16() for name, one in merged.state_dict().items()}
-    assert all(torch.equal(one, rounded[name]) for name, one in half.state_dict().items())
+    rounded = {name: tensor.bfloat16() for name, tensor in merged.state_dict().items()}
+    assert all(torch.equal(tensor, rounded[name]) for name, tensor in half.state_dict().items())
 
 
 def test_an_agents_name_is_no_path(run, tmp_path, capsys):

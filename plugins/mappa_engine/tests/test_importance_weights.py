@@ -18,9 +18,12 @@ NAN, INF = float("nan"), float("inf")
 
 def scored(kit, ratios, logprob=-1.0):
     """Rows whose tokens have these ratios of learner to sampler."""
-    rows = [kit.Row([5, 6], [7] * len(one), [logprob] * len(one), trajectory=index) for index, one in enumerate(ratios)]
+    rows = [
+        kit.Row([5, 6], [7] * len(ratios_of_row), [logprob] * len(ratios_of_row), trajectory=index)
+        for index, ratios_of_row in enumerate(ratios)
+    ]
     experience = kit.experience(rows)
-    logs = np.log(np.concatenate([np.asarray(one, np.float64) for one in ratios]))
+    logs = np.log(np.concatenate([np.asarray(ratios_of_row, np.float64) for ratios_of_row in ratios]))
     return replace(experience, old_logprobs=(experience.logprobs + logs).astype(np.float32))
 
 

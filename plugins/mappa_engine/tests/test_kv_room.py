@@ -35,7 +35,7 @@ async def sample(engine, requests):
             for prompt, (_, most, seed) in zip(prompts, requests, strict=True)
         )
     )
-    return [(one.tokens.tolist(), one.logprobs) for one in answers]
+    return [(completion.tokens.tolist(), completion.logprobs) for completion in answers]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

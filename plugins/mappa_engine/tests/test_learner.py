@@ -34,14 +34,16 @@ async def gradient(engine, experience, folder, given=None, progress=0.0) -> dict
     await engine.save(folder)
     moments = load_file(folder / "solver" / "optimiser.safetensors")
     share = 1.0 - TRAIN.betas[0]
-    return {name.removeprefix("exp_avg."): one / share for name, one in moments.items() if name.startswith("exp_avg.")}
+    return {
+        name.removeprefix("exp_avg."): moment / share for name, moment in moments.items() if name.startswith("exp_avg.")
+    }
 
 
 def assert_same_gradient(found, expected, tolerance=1e-6) -> None:
     assert found.keys() == expected.keys()
-    scale = max(np.abs(one).max() for one in expected.values())
-    for name, one in expected.items():
-        np.testing.assert_allclose(found[name], one, rtol=0, atol=tolerance * scale, err_msg=name)
+    scale = max(np.abs(tensor).max() for tensor in expected.values())
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
 def plain_logprobs(model, experience, row: int) -> torch.Tensor:
@@ -78,7 +80,7 @@ def plain_gradient(folder, scored, given) -> dict[str, np.ndarray]:
         total = total + weight * (-surrogate + 0.1 * (gap.exp() - 1 - gap)).sum()
         weights += weight * len(new)
     (total / weights).backward()
-    return {name: one.grad.numpy() for name, one in model.named_parameters()}
+    return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
 
 
 async def test_logprobs_are_those_of_the_model_itself(model, opened, kit):
@@ -132,7 +134,7 @@ async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, open
     nothing = Advantages(advantages=np.zeros(len(experience.tokens), np.float32))
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
     (-0.2 * torch.cat([plain_entropy(plain, experience, row) for row in range(4)]).mean()).backward()
-    expected = {name: one.grad.numpy() for name, one in plain.named_parameters()}
+    expected = {name: parameter.grad.numpy() for name, parameter in plain.named_parameters()}
     train = replace(TRAIN, entropy_coef=0.2)
     for rows in (1024, 7):
         monkeypatch.setattr(output_head, "head_rows", lambda vocabulary, rows=rows: rows)
@@ -244,7 +246,7 @@ async def test_the_order_of_rows_hangs_on_seed_and_iteration(qwen3, opened, kit)
 async def test_the_gradient_is_clipped_to_its_norm(qwen3, opened, kit, tmp_path):
     experience = kit.experience(kit.rows(5))
     clipped = await gradient(await opened(qwen3, train=replace(TRAIN, grad_clip=0.5)), experience, tmp_path / "a")
-    assert np.sqrt(sum((one**2).sum() for one in clipped.values())) == pytest.approx(0.5, rel=1e-4)
+    assert np.sqrt(sum((tensor**2).sum() for tensor in clipped.values())) == pytest.approx(0.5, rel=1e-4)
 
 
 async def test_metrics_are_means_over_sampled_tokens(qwen3, opened, kit):
@@ -342,10 +344,10 @@ async def test_steps_after_a_skipped_one_are_those_of_a_run_without_it(qwen3, op
     given, broken = advantages(scored), advantages(scored)
     broken.advantages[:] = np.nan
     assert (await engine.update(scored, broken, LOSS, 0.0))["solver"]["skipped"] == 3
-    metrics = [(await one.update(scored, given, LOSS, 0.1))["solver"] for one in (engine, other)]
+    metrics = [(await each_engine.update(scored, given, LOSS, 0.1))["solver"] for each_engine in (engine, other)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["skipped"] == 0
-    assert len({(await one.publish())["solver"].checksum for one in (engine, other)}) == 1
+    assert len({(await each_engine.publish())["solver"].checksum for each_engine in (engine, other)}) == 1
 
 
 async def test_one_step_of_many_is_skipped(qwen3, opened, kit):
@@ -379,6 +381,8 @@ async def test_steps_too_small_for_bfloat16_are_not_lost(qwen3, opened, kit, tmp
     await engine.update(scored, advantages(scored), LOSS, 0.0)
     await engine.save(tmp_path / "after")
     name = "model.layers.0.mlp.up_proj.weight"
-    before, after = (load_file(tmp_path / one / "solver" / "weights.safetensors")[name] for one in ("before", "after"))
+    before, after = (
+        load_file(tmp_path / folder / "solver" / "weights.safetensors")[name] for folder in ("before", "after")
+    )
     assert before.dtype == np.float32
     assert 0 < np.abs(after - before).max() < 2e-6

@@ -36,15 +36,15 @@ async def test_planned_states_are_those_of_the_engines_tensors(kind, dtype):
             # A step lets go of gradients, so they are looked at before it.
             masters = list(optimiser._masters.values())
             own = [*policy.model.parameters(), *policy.base.model.parameters(), *masters]
-            gradients = [one.grad for one in masters]
-            assert all(one is not None for one in gradients)
+            gradients = [master.grad for master in masters]
+            assert all(gradient is not None for gradient in gradients)
             optimiser.grad_norm()
             optimiser.step(1e-3)
-            moments = [one for state in optimiser._adam.state.values() for one in state.values()]
-            measured |= {one.data_ptr(): one for one in (*own, *gradients, *moments)}
+            moments = [moment for state in optimiser._adam.state.values() for moment in state.values()]
+            measured |= {tensor.data_ptr(): tensor for tensor in (*own, *gradients, *moments)}
     finally:
         await engine.close()
-    counted = sum(one.numel() * one.element_size() for one in measured.values())
+    counted = sum(tensor.numel() * tensor.element_size() for tensor in measured.values())
     shapes = {TINY: read_shape(TINY)}
     found = estimate_local_memory(specs, shapes, LocalOptions(dtype=dtype), **BOUNDS)
     states = ("weights", "gradients", "optimiser", "reference")
@@ -74,7 +74,7 @@ def test_options_bound_kv_cache_and_activations():
     assert planned(max_model_len=50)["a"]["kv cache"] == 100 * 50 * token
     assert planned(max_model_len=50, max_batch=9)["a"]["kv cache"] == 9 * 50 * token
     assert planned(kv_cache_mb=3)["a"]["kv cache"] == 3 << 20 < 100 * shape.window * token
-    activations = [planned(gradient_checkpointing=one)[""]["activations"] for one in (False, True)]
+    activations = [planned(gradient_checkpointing=recompute)[""]["activations"] for recompute in (False, True)]
     assert activations[1] < 0.7 * activations[0]
     assert planned(max_model_len=50)[""]["activations"] == memory_estimate.activation_bytes(shape, "float32", 64) + (
         3 * 4 * 64 * shape.vocabulary

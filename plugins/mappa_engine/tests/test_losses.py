@@ -118,7 +118,7 @@ def test_vespo_by_hand():
     slopes = [-weights[0] * 2.0, weights[1], -weights[0] * 2.0]
     assert gradient(loss, new, given, [2.0, -1.0, 2.0]) == pytest.approx(slopes)
     losses, sums = loss(tensor(new), given, tensor([2.0, -1.0, 2.0]))
-    assert losses.tolist() == pytest.approx([slope * one for slope, one in zip(slopes, new, strict=True)])
+    assert losses.tolist() == pytest.approx([slope * step for slope, step in zip(slopes, new, strict=True)])
     assert sums == {}
 
 
@@ -142,10 +142,12 @@ def test_with_one_step_an_iteration_every_clip_is_inert():
             CISPOLoss(CISPOOptions(ratio_low=1.0 - bound, ratio_high=1.0 + bound)),
         )
         for loss in losses:
-            assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
+            assert gradient(loss, logprobs, given, advantages) == pytest.approx(
+                [-advantage for advantage in advantages]
+            )
             assert counted(loss(tensor(logprobs), given, tensor(advantages))[1])["clip_share"] == 0
     for loss in (SAPOLoss(SAPOOptions(tau_positive=3.0)), VESPOLoss(VESPOOptions())):
-        assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
+        assert gradient(loss, logprobs, given, advantages) == pytest.approx([-advantage for advantage in advantages])
 
 
 def test_the_gradients_of_divergences_in_expectation():

@@ -150,17 +150,17 @@ _values = st.recursive(
 _raw = st.sampled_from(
     ["[", "{", '{"a":', '[{"b":', '"', "1", "-", "1e999", "NaN", "\\ud800", ",", "]", "}", "\x00", " "]
 )
-_deep = st.tuples(_raw, st.integers(1, 6_000)).map(lambda one: one[0] * one[1])
+_deep = st.tuples(_raw, st.integers(1, 6_000)).map(lambda pair: pair[0] * pair[1])
 _names = st.sampled_from(["calculator", "python", "", "\ud800", "no" * 5_000, "<|im_end|>"]) | st.text(max_size=8)
 _bodies = st.one_of(
     st.lists(_raw | st.text(max_size=4), max_size=12).map("".join),
     _deep,
     st.tuples(_names, _deep).map(
-        lambda one: f'{{"name": {json.dumps(one[0])}, "arguments": {{"expression": {one[1]}}}}}'
+        lambda pair: f'{{"name": {json.dumps(pair[0])}, "arguments": {{"expression": {pair[1]}}}}}'
     ),
-    st.tuples(_names, _values).map(lambda one: json.dumps({"name": one[0], "arguments": one[1]})),
+    st.tuples(_names, _values).map(lambda pair: json.dumps({"name": pair[0], "arguments": pair[1]})),
     st.tuples(_names, _values).map(
-        lambda one: json.dumps({"name": one[0], "arguments": {"expression": one[1], "x": 0}})
+        lambda pair: json.dumps({"name": pair[0], "arguments": {"expression": pair[1], "x": 0}})
     ),
     _values.map(json.dumps),
 )

@@ -18,8 +18,8 @@ from mappa_engine.model_shape import read_shape
 def test_parameters_are_those_that_torch_loads(model):
     loaded = AutoModelForCausalLM.from_pretrained(model)
     shape = read_shape(model)
-    assert shape.parameters == sum(one.numel() for one in loaded.parameters())
-    assert shape.largest == max(one.numel() for one in loaded.parameters())
+    assert shape.parameters == sum(parameter.numel() for parameter in loaded.parameters())
+    assert shape.largest == max(parameter.numel() for parameter in loaded.parameters())
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.window) == (2, 32, 4, 2, 160)
     assert shape.tied == loaded.config.tie_word_embeddings
 
@@ -29,7 +29,9 @@ def test_adapters_are_as_large_as_those_that_peft_makes(model, targets):
     lora = Lora(rank=4, alpha=8.0, targets=targets)
     adapters = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     adapters.add("solver", lora, seed=0)
-    assert read_shape(model).adapter(lora) == sum(one.numel() for one in adapters.parameters("solver").values())
+    assert read_shape(model).adapter(lora) == sum(
+        parameter.numel() for parameter in adapters.parameters("solver").values()
+    )
 
 
 def copied(model, tmp_path) -> Path:

@@ -30,7 +30,7 @@ SMALL = replace(FOUR_B, model="small", parameters=500_000_000, layers=24, hidden
 SHAPES = {"4b": FOUR_B, "small": SMALL}
 TEAM = tuple(PolicySpec(name=name, model="4b") for name in ("solver", "coder", "verifier"))
 LORA = Lora(rank=32, alpha=64)
-ADAPTERS = tuple(replace(one, kind="lora", lora=LORA) for one in TEAM)
+ADAPTERS = tuple(replace(policy, kind="lora", lora=LORA) for policy in TEAM)
 TRAIN = TrainSection(micro_tokens=8192)
 LONG = {"max_model_len": 8192, "kv_cache_mb": 8192, "gradient_checkpointing": True}
 
@@ -81,9 +81,9 @@ def test_every_placement_is_valid(policies, options, gpus, nodes, train):
         return
     learning = [name for group in found.groups for name in group.policies]
     served = [name for pool in found.pools for name in pool.policies]
-    trained = [one.name for one in policies if one.trained and train is not None]
+    trained = [policy.name for policy in policies if policy.trained and train is not None]
     assert sorted(learning) == sorted(trained)
-    assert sorted(served) == sorted(one.name for one in policies)
+    assert sorted(served) == sorted(policy.name for policy in policies)
     assert set(found.slots) <= set(resources.slots)
     for group in found.groups:
         assert len(set(group.slots)) == len(group.slots) == (options.learner_ranks or len(group.slots))

@@ -44,8 +44,8 @@ def shape(model, parameters, layers, hidden, inner, heads, kv_heads, head_dim, w
 
 
 MODELS = {
-    one.model: one
-    for one in (
+    each.model: each
+    for each in (
         shape("Qwen2.5-0.5B-Instruct", 494_032_768, 24, 896, 4864, 14, 2, 64, 32_768, tied=True),
         shape("Qwen3-0.6B", 596_049_920, 28, 1024, 3072, 16, 8, 128, 40_960, tied=True),
         shape("Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 1536, 8960, 12, 2, 128, 32_768, tied=True),
@@ -57,7 +57,7 @@ GPUS, SIZES, KINDS = (1, 2, 4, 8), (24, 40, 80, 141), ("full", "lora")
 
 
 def team(model: str, kind: str) -> tuple[PolicySpec, ...]:
-    return tuple(PolicySpec(name=one, model=model, kind=kind, lora=LORA if kind == "lora" else None) for one in ROLES)
+    return tuple(PolicySpec(name=role, model=model, kind=kind, lora=LORA if kind == "lora" else None) for role in ROLES)
 
 
 def place(model: str, kind: str, gpus: int, gigabytes: int, **options) -> Placement:
@@ -75,7 +75,7 @@ def outcome(model: str, kind: str, gpus: int, gigabytes: int) -> Placement | str
         return str(refused)
 
 
-GRID = [pytest.param(*one, id="-".join(map(str, one))) for one in product(MODELS, KINDS, GPUS, SIZES)]
+GRID = [pytest.param(*case, id="-".join(map(str, case))) for case in product(MODELS, KINDS, GPUS, SIZES)]
 
 
 @pytest.mark.parametrize(("model", "kind", "gpus", "gigabytes"), GRID)
@@ -102,7 +102,7 @@ def check_placement(found: Placement, model: str, gpus: int, gigabytes: int) -> 
 
 def check_refusal(refused: str, model: str, kind: str, gpus: int, gigabytes: int) -> None:
     """What it says would fit does, and what it says would not does not."""
-    machines = [tuple(map(int, one)) for one in re.findall(r"(\d+) GPUs? of (\d+) GB", refused)]
+    machines = [tuple(map(int, machine)) for machine in re.findall(r"(\d+) GPUs? of (\d+) GB", refused)]
     assert machines, refused
     for count, size in machines:
         assert (count, size) > (gpus, gigabytes) or size > gigabytes
@@ -125,7 +125,7 @@ def check_refusal(refused: str, model: str, kind: str, gpus: int, gigabytes: int
 
 def test_grid_has_placements_and_refusals():
     """Or the tests above would hold of nothing."""
-    refused = sum(isinstance(outcome(*one.values), str) for one in GRID)
+    refused = sum(isinstance(outcome(*case.values), str) for case in GRID)
     assert 30 < refused < 90, refused
 
 
@@ -190,7 +190,7 @@ def test_kubernetes_worker_has_the_planned_host_memory():
     pod = group["template"]["spec"]
     limits = pod["containers"][0]["resources"]["limits"]
     found = place("Qwen3-4B-Thinking-2507", "full", int(limits["nvidia.com/gpu"]), 80, **recipe["engine"]["options"])
-    shared = next(one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one)
+    shared = next(volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if "emptyDir" in volume)
     assert found.host_bytes["n"] + gibibytes(shared) <= gibibytes(limits["memory"])
     assert found.host_bytes["n"] <= usable_bytes(gibibytes(limits["memory"]))
 

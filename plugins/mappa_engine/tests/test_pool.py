@@ -30,7 +30,7 @@ class Server:
         self.turn = threading.Condition()
 
     def submit(self, *wave) -> None:
-        self.waves.append(tuple(one.id for one in wave))
+        self.waves.append(tuple(request.id for request in wave))
 
     def answer(self, count: int | None = None) -> None:
         """Answer `count` requests that were submitted, all where it is None."""
@@ -39,8 +39,8 @@ class Server:
             tokens=token, logprobs=np.zeros(1, np.float32), finish="length", versions=(), seconds=0.0
         )
         with self.turn:
-            asked = [one for wave in self.waves for one in wave]
-            self.answers += [RequestResult(id=one, generation=generation) for one in asked[:count]]
+            asked = [request for wave in self.waves for request in wave]
+            self.answers += [RequestResult(id=key, generation=generation) for key in asked[:count]]
             self.turn.notify_all()
 
     def fail(self, error: Exception) -> None:
@@ -127,7 +127,7 @@ async def opened():
             refreshed.append(name)
             if refresh is not None:
                 await refresh(name)
-            (engine,) = [one for one in pool.engines if one.name == name]
+            (engine,) = [engine for engine in pool.engines if engine.name == name]
             if full:
                 await engine.activate("solver", 1)
 
@@ -188,7 +188,7 @@ async def test_what_a_lost_engine_owed_is_asked_again_once_it_has_its_weights(op
     assert second.paused
     gate.set()
     second.answer()
-    tokens = [one.tokens.tolist() for one in await asyncio.gather(*tasks)]
+    tokens = [completion.tokens.tolist() for completion in await asyncio.gather(*tasks)]
     assert tokens == [[0], [1], [1]]
     assert not second.paused
     assert refreshed == ["sampler-p-0"]
@@ -268,7 +268,7 @@ async def test_a_driver_that_stalls_blames_no_engine_for_actions_that_are_finish
     server.answer(1)
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     server.answer()
-    assert [one.tokens.tolist() for one in await asyncio.gather(*tasks)] == [[0], [0]]
+    assert [completion.tokens.tolist() for completion in await asyncio.gather(*tasks)] == [[0], [0]]
     assert pool.restarts == 0
 
 
@@ -278,8 +278,8 @@ async def test_an_engine_that_cannot_be_started_again_is_given_up_and_everyone_t
     server = await submitted(ray_actors, "sampler-p-0")
     ray_actors.doomed = ActorTimeout("no place for it", actor="one")
     server.fail(LOST)
-    for one in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(one, ActorTimeout)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, ActorTimeout)
     with pytest.raises(ActorTimeout):
         await sample(pool, 1)[0]
     assert len(ray_actors.servers["sampler-p-0"]) == 1
@@ -291,8 +291,8 @@ async def test_an_engine_whose_node_is_gone_is_not_waited_for(opened):
     tasks = sample(pool, 2)
     ray_actors.doomed = NodeLost("the node 10.0.0.2 is gone", actor="one")
     (await submitted(ray_actors, "sampler-p-0")).fail(LOST)
-    for one in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(one, NodeLost)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, NodeLost)
 
 
 async def test_what_keeps_an_engine_from_starting_at_all_is_raised_as_it_is():
@@ -346,6 +346,6 @@ async def test_who_waits_while_the_pool_is_closed_is_told(opened):
     (late,) = sample(pool, 1)
     await asyncio.sleep(0)
     await pool.close()
-    for one in (task, late, *sample(pool, 1)):
+    for waiting in (task, late, *sample(pool, 1)):
         with pytest.raises(EngineError, match="closed"):
-            await one
+            await waiting

@@ -63,10 +63,10 @@ class RankLearner:
         loss.backward()
 
     def grad_norm(self):
-        own = {name: one.grad for name, one in self.scorer.weights().items() if one.grad is not None}
+        own = {name: weight.grad for name, weight in self.scorer.weights().items() if weight.grad is not None}
         all_ranks = self._meeting.everyones(self.rank, own)
-        self._whole = {name: sum(one[name] for one in all_ranks) for name in own}
-        return torch.nn.utils.get_total_norm([one.to(self.norm_dtype) for one in self._whole.values()]).item()
+        self._whole = {name: sum(each_rank[name] for each_rank in all_ranks) for name in own}
+        return torch.nn.utils.get_total_norm([tensor.to(self.norm_dtype) for tensor in self._whole.values()]).item()
 
     @torch.no_grad()
     def step(self, learning_rate):
@@ -82,8 +82,8 @@ class RankLearner:
 
     def all_reduce(self, sums):
         total = defaultdict(float)
-        for one in self._meeting.everyones(self.rank, dict(sums)):
-            for name, value in one.items():
+        for sums_of_rank in self._meeting.everyones(self.rank, dict(sums)):
+            for name, value in sums_of_rank.items():
                 total[name] += value
         return dict(total)
 
@@ -198,7 +198,7 @@ def test_what_is_not_finite_on_one_rank_is_skipped_on_all(start, experience, giv
     before = RankLearner(start, Meeting(1), 0).scorer.weights()
     for learner, metrics in updates(start, experience, broken, 2, PACKED, train):
         assert (metrics["skipped"], metrics["steps"], learner.steps) == (1.0, 0.0, 0)
-        assert all(torch.equal(one, before[name]) for name, one in learner.scorer.weights().items())
+        assert all(torch.equal(weight, before[name]) for name, weight in learner.scorer.weights().items())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

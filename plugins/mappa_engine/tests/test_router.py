@@ -77,7 +77,7 @@ def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(load
         st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 6), st.booleans()), max_size=25
     ),
     loads=st.lists(st.integers(0, 400) | st.just(math.inf), min_size=4, max_size=4).filter(
-        lambda one: min(one) < math.inf
+        lambda loads_of_engines: min(loads_of_engines) < math.inf
     ),
     asked=st.tuples(st.sampled_from("abc"), st.integers(0, 6)),
 )

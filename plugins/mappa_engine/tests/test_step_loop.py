@@ -102,7 +102,7 @@ def collect(step_loop: StepLoop, count: int) -> list[str]:
     while len(found) < count:
         answers = step_loop.take_results(10)
         assert answers, "nothing came"
-        found += [one.id for one in answers]
+        found += [answer.id for answer in answers]
     return found
 
 
@@ -120,7 +120,7 @@ def test_apart_a_wave_is_decoded_alone_and_delivered_whole():
         core.gate.release(1)
         assert step_loop.take_results(0.2) == ()
         core.gate.release(3)
-        assert [one.id for one in step_loop.take_results(10)] == ["a", "b"]
+        assert [result.id for result in step_loop.take_results(10)] == ["a", "b"]
         core.gate.release(100)
         assert collect(step_loop, 1) == ["c"]
     assert core.company["c"] == {frozenset("c")}
@@ -130,7 +130,7 @@ def test_apart_a_wave_is_decoded_alone_and_delivered_whole():
 def test_what_is_refused_belongs_to_its_wave():
     with at_work(Core(), isolate_waves=True) as step_loop:
         step_loop.submit((request("a"), request("b", policy="unknown")))
-        answers = {one.id: one for one in step_loop.take_results(10)}
+        answers = {result.id: result for result in step_loop.take_results(10)}
     assert answers["a"].generation is not None
     assert answers["b"].generation is None
     assert answers["b"].error == "no such policy"

@@ -49,16 +49,16 @@ def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
     arrivals = ReceivedTensors({})
     arrived = list(arrivals.tensors(map(ReceivedBucket.of, buckets)))
     assert [name for name, _ in arrived] == [name for name, _ in sent]
-    for (_, one), (_, other) in zip(sent, arrived, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    for (_, tensor), (_, other) in zip(sent, arrived, strict=True):
+        assert tensor.dtype == other.dtype and tensor.shape == other.shape and torch.equal(tensor, other)
     assert arrivals.checksums == [checksum for bucket in buckets for checksum in bucket.checksums]
 
 
 def test_tensors_of_the_host_are_not_copied():
     sent = {"a": torch.ones(100), "b": torch.ones(100, dtype=torch.bfloat16)}
     (bucket,) = fill_buckets(sent.items())
-    assert {name: one.data_ptr() for name, one in bucket_tensors(bucket)} == {
-        name: one.data_ptr() for name, one in sent.items()
+    assert {name: tensor.data_ptr() for name, tensor in bucket_tensors(bucket)} == {
+        name: tensor.data_ptr() for name, tensor in sent.items()
     }
 
 
@@ -102,7 +102,7 @@ def test_large_tensors_are_sent_in_the_middle():
 def test_the_checksum_covers_dtype_and_shape():
     zeros = torch.zeros(4, 2)
     alike = [zeros, zeros.view(2, 4), zeros.view(torch.int32)]
-    assert len({bucket.checksums[0] for one in alike for bucket in fill_buckets([("a", one)])}) == 3
+    assert len({bucket.checksums[0] for tensor in alike for bucket in fill_buckets([("a", tensor)])}) == 3
 
 
 # Receipts
@@ -222,9 +222,11 @@ def test_a_probe_is_made_of_the_ends_of_rows(kit):
     experience = kit.experience(rows, policies=("solver", "critic"))
     found = probe.sequences_from_experience(experience, "solver", window=160)
     whole = [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
-    assert [one.tolist() for one in found] == [whole[0], whole[2], whole[5], whole[8]]
+    assert [sequence.tolist() for sequence in found] == [whole[0], whole[2], whole[5], whole[8]]
     short = probe.sequences_from_experience(experience, "solver", window=20)
-    assert [one.tolist() for one in short] == [one[-19:] for one in (whole[0], whole[2], whole[5], whole[8])]
+    assert [sequence.tolist() for sequence in short] == [
+        sequence[-19:] for sequence in (whole[0], whole[2], whole[5], whole[8])
+    ]
     assert len(probe.sequences_from_experience(experience, "critic", window=160)) == 3
     assert probe.sequences_from_experience(experience, "judge", window=160) == ()
 
@@ -250,7 +252,7 @@ class Learners:
 
     async def weights(self, policy, version):
         self.streams += 1
-        chosen = [(name, one) for name, one in self.now.items() if name != self.skip]
+        chosen = [(name, tensor) for name, tensor in self.now.items() if name != self.skip]
         self.sending = BucketSender(policy, version, chosen, 100)
         for bucket in iter(self.sending.next_bucket, None):
             await asyncio.sleep(0)
@@ -267,7 +269,9 @@ class Learners:
         self.left = not keep_weights
 
     async def logprobs(self, policy, sequences):
-        return [np.full(len(one) - 1, sum(w.sum() for w in self.now.values()), np.float32) for one in sequences]
+        return [
+            np.full(len(sequence) - 1, sum(w.sum() for w in self.now.values()), np.float32) for sequence in sequences
+        ]
 
 
 class Engine:
@@ -318,7 +322,7 @@ class Engine:
     async def logprobs(self, policy, version, sequences):
         self._call("logprobs")
         total = sum(tensor.sum() for name, tensor in self.held.items() if name != "head")
-        return [np.full(len(one) - 1, total, np.float32) for one in sequences]
+        return [np.full(len(sequence) - 1, total, np.float32) for sequence in sequences]
 
     async def activate(self, policy, version):
         self._call("admit")
@@ -349,7 +353,7 @@ ORDER = ["pause", "begin", "take", "finish", "logprobs", "admit"]
 
 def of(calls, name):
     """What one engine was asked, buckets in a row once."""
-    return [what for what, _ in groupby(what for one, what in calls if one == name)]
+    return [what for what, _ in groupby(what for caller, what in calls if caller == name)]
 
 
 async def test_a_publish_pauses_loads_verifies_and_goes_on():
@@ -456,7 +460,7 @@ async def test_coming_probes_are_made_of_experience(kit):
     logprobs = learners.logprobs
 
     async def listen(policy, sequences):
-        asked.extend(one.tolist() for one in sequences)
+        asked.extend(sequence.tolist() for sequence in sequences)
         return await logprobs(policy, sequences)
 
     learners.logprobs = listen
@@ -585,7 +589,7 @@ def sharing(broken=()):
 async def test_a_publish_on_a_shared_gpu_takes_no_more_than_sampling_does():
     own, gpu, calls, _ = sharing()
     receipts = await own.publish({"solver": 3, "critic": 4})
-    assert {policy: one.version for policy, one in receipts.items()} == {"solver": 3, "critic": 4}
+    assert {policy: receipt.version for policy, receipt in receipts.items()} == {"solver": 3, "critic": 4}
     assert gpu.held == {"learner solver": 0, "learner critic": 0, "e0": WEIGHTS + KEYS, "e1": WEIGHTS + KEYS}
     # Keys and values come back only once every policy was sent.
     assert calls.index(("e0", "wake kv_cache")) > calls.index(("e1", "finish"))
@@ -632,7 +636,7 @@ async def test_a_direct_transfer_takes_the_place_of_buckets():
     receipts = await publisher(learners, Pool(engine), transfer=transfer, tied={}).publish({"solver": 8})
     assert receipts["solver"].version == 8
     assert of(calls, "e0") == ["pause", "logprobs", "admit"]
-    assert [one if isinstance(one, int) else one[0] for one in loaded] == [
+    assert [entry if isinstance(entry, int) else entry[0] for entry in loaded] == [
         "start_weight_update", "update_weights", "update_weights", "finish_weight_update", 8,
     ]  # fmt: skip
 
@@ -668,7 +672,7 @@ async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_trans
         await own.transfer("solver", 3)
     group.breaks = False
     await own.transfer("solver", 3)
-    assert [one[0] for one in group.calls] == ["connect", *["transfer"] * 2, *["connect", "transfer"] * 2]
+    assert [call[0] for call in group.calls] == ["connect", *["transfer"] * 2, *["connect", "transfer"] * 2]
     assert group.calls[0] == ("connect", "solver", "nccl", ("e0", "e1"), (1, 2))
 
 

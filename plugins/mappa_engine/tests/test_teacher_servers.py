@@ -100,9 +100,9 @@ async def test_a_server_that_does_not_score_ends_it_and_shows_no_key(experience,
 async def test_a_cut_distribution_is_refused(experience, qwen3):
     cut = replace(experience, mask_tokens=np.zeros(0, np.int32), mask_offsets=np.zeros(1, np.int64))
     warm = replace(experience, temperature=np.full(12, 0.7, np.float32))
-    for one in (cut, warm):
+    for rows in (cut, warm):
         with pytest.raises(ConfigError, match=r"mentor: a server scores at temperature 1 .* top_p=1 and top_k=0"):
-            await scored("http://localhost:1", one, qwen3)
+            await scored("http://localhost:1", rows, qwen3)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,12 @@ async def test_a_run_learns_from_a_teacher_on_a_server_and_plays_by_none(tmp_pat
         metrics = next(iter(reader.iterations)).policies
         steps = [step for row in reader.trajectories.where(split="train") for step in reader.trajectory(row.id).steps]
     (_first, *scored_rows) = server.requests
-    assert len(scored_rows) == sum(one["teacher_rows"] for one in metrics.values()) == len(steps)
+    assert (
+        len(scored_rows) == sum(metrics_of_agent["teacher_rows"] for metrics_of_agent in metrics.values()) == len(steps)
+    )
     own = np.concatenate([step.completion.logprobs for step in steps])
-    taught = {name: one for name, one in metrics.items() if "teacher_kl" in one}
+    taught = {name: metrics_of_agent for name, metrics_of_agent in metrics.items() if "teacher_kl" in metrics_of_agent}
     weights = [sum(len(step.completion.tokens) for step in steps if step.policy == name) for name in taught]
-    gap = np.average([one["teacher_kl"] for one in taught.values()], weights=weights)
+    gap = np.average([metrics_of_agent["teacher_kl"] for metrics_of_agent in taught.values()], weights=weights)
     assert gap == pytest.approx(float(own.mean()) + 1.0, abs=1e-3)
     assert {request.body["model"] for request in server.requests} == {TINY}

@@ -34,7 +34,7 @@ def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
     for talk in islice(talks(Random(1)), 20):
         shown = model.encode(talk)
         text = chat.tokenizer.apply_chat_template(
-            [{"role": one.role, "content": one.content} for one in talk], tokenize=False
+            [{"role": message.role, "content": message.content} for message in talk], tokenize=False
         )
         assert shown.tokens == chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         rendered = chat.render(talk[:1])
@@ -62,10 +62,10 @@ async def test_it_repeats_an_offered_line_more_often_than_not():
     sampler = engine.sampler("p")
     shown = sampler.render([Message(role="user", content=prompt)])
     found = await asyncio.gather(*(sampler.sample(shown, Sampling(max_tokens=90, seed=seed)) for seed in range(40)))
-    replies = [sampler.reply(one) for one in found]
+    replies = [sampler.reply(completion) for completion in found]
     await engine.close()
-    offered = [one for one in replies if one.content in ("low tide", "nothing was found")]
-    called = [one.tool_calls[0] for one in replies if one.tool_calls and one.tool_calls[0].error is None]
+    offered = [reply for reply in replies if reply.content in ("low tide", "nothing was found")]
+    called = [reply.tool_calls[0] for reply in replies if reply.tool_calls and reply.tool_calls[0].error is None]
     assert len(offered) + len(called) > 20
-    assert {one.content for one in offered} == {"low tide", "nothing was found"}, "it prefers no line"
-    assert [(one.name, dict(one.arguments)) for one in called[:1]] == [("look", {"word": "tide"})]
+    assert {reply.content for reply in offered} == {"low tide", "nothing was found"}, "it prefers no line"
+    assert [(call.name, dict(call.arguments)) for call in called[:1]] == [("look", {"word": "tide"})]

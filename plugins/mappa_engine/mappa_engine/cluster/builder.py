@@ -85,7 +85,7 @@ class EngineBuilder:
     def _sampler_config(self, placed: PoolPlacement) -> SamplerConfig:
         setup, options = self._setup, self._setup.options
         model = setup.models[placed.model]
-        adapters = [one for name in placed.policies if (one := setup.specs[name]).lora is not None]
+        adapters = [spec for name in placed.policies if (spec := setup.specs[name]).lora is not None]
         return SamplerConfig(
             model=model.model_path,
             device="cuda" if setup.gpu else "cpu",
@@ -96,8 +96,8 @@ class EngineBuilder:
             prefix_caching=options.prefix_caching,
             tensor_parallel=options.tensor_parallel,
             isolate_waves=options.deterministic,
-            adapter_policies=tuple(one.name for one in adapters),
-            lora_rank=max((one.lora.rank for one in adapters if one.lora is not None), default=0),
+            adapter_policies=tuple(adapter.name for adapter in adapters),
+            lora_rank=max((adapter.lora.rank for adapter in adapters if adapter.lora is not None), default=0),
             # Running requests keep the adapter that they started with.
             max_adapters=len(adapters) * (options.max_staleness + 2),
             tied=setup.tied_names(placed.model),

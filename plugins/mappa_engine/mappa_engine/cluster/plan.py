@@ -61,7 +61,7 @@ def node_problems(node: Node, options: ClusterOptions) -> Iterator[str]:
     if not node.gpus:
         return
     found = [node.driver_problem, node.compiler_problem, node.dtype_problem if options.dtype != "float32" else None]
-    yield from (f"engine: {one}" for one in found if one is not None)
+    yield from (f"engine: {problem}" for problem in found if problem is not None)
 
 
 def shared_memory_bytes(placement: Placement, host: str) -> Mapping[str, int]:
@@ -76,9 +76,9 @@ def shared_memory_bytes(placement: Placement, host: str) -> Mapping[str, int]:
 def _with_needs(placement: Placement, policies: Sequence[PolicySpec], shapes: Mapping[str, ModelShape]) -> EnginePlan:
     """Add shared memory, the size of a checkpoint, and what of it nobody has run."""
     plan = placement_plan(placement)
-    trained = [one for one in policies if one.trained] if placement.groups else []
+    trained = [policy for policy in policies if policy.trained] if placement.groups else []
     sizes = {
-        dtype: sum(checkpoint_bytes(shapes[one.model], one.lora, dtype) for one in trained)
+        dtype: sum(checkpoint_bytes(shapes[spec.model], spec.lora, dtype) for spec in trained)
         for dtype in BYTES_PER_NUMBER
     }
     shared = [

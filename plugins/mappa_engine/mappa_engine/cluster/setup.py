@@ -71,7 +71,7 @@ class ClusterSetup:
         if size is None:
             return 1.0
         own = f"sampler {pool.name}"
-        load = next(one for one in self.placement.loads_on(slot) if f"{one.actor} ".startswith(f"{own} "))
+        load = next(load for load in self.placement.loads_on(slot) if f"{load.actor} ".startswith(f"{own} "))
         parts = load.by_phase["sampling"].items()
         return min(1.0, sum(part for what, part in parts if what != "context") / size)
 

@@ -47,7 +47,7 @@ class SupervisedLoss:
         if not len(chosen):
             return []
         total = int(np.diff(demonstrations.offsets)[chosen].sum())
-        sequences = [_build_sequence(self._experience, demonstrations, one) for one in chosen.tolist()]
+        sequences = [_build_sequence(self._experience, demonstrations, row) for row in chosen.tolist()]
         share = rank_micro_batches(
             sequences, self._layout, sampled=None, device=learner.device, rank=learner.rank, ranks=learner.ranks
         )

@@ -147,7 +147,7 @@ class PolicyUpdate:
         if batch.dummy:
             # Sharded learners gather weights in each output's backward pass, so a dummy must use the same outputs.
             used = (predictions.logprobs, predictions.entropy, None if targets is None else predictions.values)
-            return torch.stack([0.0 * one.sum() for one in used if one is not None]).sum()
+            return torch.stack([0.0 * output.sum() for output in used if output is not None]).sum()
         rows = self._loss_rows(batch)
         losses, metrics = self._loss(predictions.logprobs, rows, self._gather(self._advantages.advantages, batch))
         if self._correction.weights is not None:
@@ -157,8 +157,8 @@ class PolicyUpdate:
         if predictions.values is not None and targets is not None:
             losses = losses + self._train.value_coef * self._value_losses(predictions.values, targets, batch, sums)
         add_token_metrics(predictions, rows, sums, rank=self._learner.rank)
-        for name, one in metrics.items():
-            sums[name] += float(one)
+        for name, value in metrics.items():
+            sums[name] += float(value)
         scale = torch.from_numpy(self._reduction.scale[self._row_of_token[batch.source]])
         weighted: Tensor = (losses * scale.to(losses)).sum()
         return weighted / divisor

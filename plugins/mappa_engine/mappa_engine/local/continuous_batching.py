@@ -144,14 +144,14 @@ class Decoder:
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
         for batch in group_padded([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
-            ids = pad_right([prompts[one] for one in batch], device)
+            ids = pad_right([prompts[group] for group in batch], device)
             states = self._model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True).last_hidden_state
-            members = [(row, index) for row, one in enumerate(batch) for index in groups[one]]
+            members = [(row, index) for row, group in enumerate(batch) for index in groups[group]]
             rows, indices = torch.tensor(members, device=device).T
             self._cache.fill(first + indices, prefilled, rows)
             last = torch.tensor([len(joining[index].prompt) - 1 for _, index in members], device=device)
             hidden[indices] = states[rows, last]
-        newest = self._sample_next(joining, hidden, SamplingTensors.of([one.sampling for one in joining], device))
+        newest = self._sample_next(joining, hidden, SamplingTensors.of([slot.sampling for slot in joining], device))
         self._newest = torch.cat([self._newest, newest])
         self._lengths += [len(request.prompt) + 1 for request in joining]
         self._rebuild_batch_state()

@@ -38,17 +38,17 @@ class SamplingTensors:
     @classmethod
     def of(cls, samplings: list[Sampling], device: torch.device) -> SamplingTensors:
         """Build the tensors of rows that are decoded together."""
-        temperature = [1.0 if one.temperature == 0.0 else one.temperature for one in samplings]
-        greedy = [one.temperature == 0.0 for one in samplings]
+        temperature = [1.0 if sampling.temperature == 0.0 else sampling.temperature for sampling in samplings]
+        greedy = [sampling.temperature == 0.0 for sampling in samplings]
         return cls(
             temperature=torch.tensor(temperature, device=device)[:, None],
             greedy=torch.tensor(greedy, device=device),
-            top_p=torch.tensor([one.top_p for one in samplings], dtype=torch.float64, device=device)[:, None],
-            top_k=torch.tensor([one.top_k for one in samplings], device=device)[:, None],
-            cut=torch.tensor([is_cut(one) for one in samplings], dtype=torch.bool, device=device),
-            any_scaled=any(one != 1.0 for one in temperature),
+            top_p=torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float64, device=device)[:, None],
+            top_k=torch.tensor([sampling.top_k for sampling in samplings], device=device)[:, None],
+            cut=torch.tensor([is_cut(sampling) for sampling in samplings], dtype=torch.bool, device=device),
+            any_scaled=any(value != 1.0 for value in temperature),
             any_random=not all(greedy),
-            any_truncated=any(is_cut(one) for one in samplings),
+            any_truncated=any(is_cut(sampling) for sampling in samplings),
         )
 
 

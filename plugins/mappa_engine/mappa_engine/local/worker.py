@@ -56,7 +56,7 @@ class Worker:
     def _decode(self) -> None:
         while True:
             admit = not self._jobs
-            busy = [one for one in self._decoders if one.active or (admit and one.pending)]
+            busy = [decoder for decoder in self._decoders if decoder.active or (admit and decoder.pending)]
             if not busy:
                 return
             for decoder in busy:

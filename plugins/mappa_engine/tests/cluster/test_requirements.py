@@ -56,7 +56,7 @@ def test_the_extra_asks_for_the_releases_that_are_checked():
         "optional-dependencies"
     ]["cluster"]
     asked = dict(requirement.split("==") for requirement in extra if "==" in requirement)
-    assert {name: one.removesuffix(".*") for name, one in asked.items()} == {
+    assert {name: version.removesuffix(".*") for name, version in asked.items()} == {
         name: REQUIRED_RELEASES[name] for name in ("ray", "deepspeed", "vllm")
     }
 

@@ -153,7 +153,7 @@ def test_every_case_is_matched_or_explained():
 def test_a_mean_of_means_would_not_have_passed():
     """The case behind the rule that a mean is over the whole step: another mean gives another number."""
     batch = FAMILIES["micro_batch"]["batches"]["b"]
-    case = next(one for family, one in CASES if family == "micro_batch" and one["name"].endswith("full_token-mean"))
+    case = next(case for family, case in CASES if family == "micro_batch" and case["name"].endswith("full_token-mean"))
     _, token = updated(batch, case, micro_tokens=9)
     _, sequence = updated(batch, case, micro_tokens=9, mean={"mean": "sequence"})
     assert (token["loss"], sequence["loss"]) == (pytest.approx(0.3916006363), pytest.approx(0.3045394172))

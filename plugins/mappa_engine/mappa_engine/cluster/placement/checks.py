@@ -68,7 +68,7 @@ def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) ->
 
 def check_transport(policies: Sequence[PolicySpec], options: ClusterOptions, *, gpu: bool, learning: bool) -> None:
     """Raise ConfigError where full weights would not reach an engine; adapters and frozen models are read as files."""
-    if not any(one.kind == "full" for one in policies):
+    if not any(policy.kind == "full" for policy in policies):
         return
     pieces, chosen = f"engine.options.tensor_parallel={options.tensor_parallel}", options.transport
     if options.tensor_parallel > 1 and not learning:

@@ -93,7 +93,9 @@ def _remedies(work: Workload, options: ClusterOptions) -> Iterator[tuple[str, Ma
     if length := _shorter_window(work, options):
         yield f"engine.options.max_model_len={length}", {"max_model_len": length}
     if full:
-        adapters = [replace(one, kind="lora", lora=_ADAPTER) if one.kind == "full" else one for one in work.policies]
+        adapters = [
+            replace(policy, kind="lora", lora=_ADAPTER) if policy.kind == "full" else policy for policy in work.policies
+        ]
         yield "policies.default.kind=lora, which shares a model", {"policies": tuple(adapters)}
 
 

@@ -74,5 +74,7 @@ class Resources:
 
 def _slots_of(node: Machine, device: Device) -> Sequence[DeviceSlot]:
     if device == "gpu":
-        return [DeviceSlot(host=node.host, device=device, number=one, size=node.gpu_bytes) for one in range(node.gpus)]
-    return [DeviceSlot(host=node.host, device=device, number=one) for one in range(node.cpus)]
+        return [
+            DeviceSlot(host=node.host, device=device, number=number, size=node.gpu_bytes) for number in range(node.gpus)
+        ]
+    return [DeviceSlot(host=node.host, device=device, number=number) for number in range(node.cpus)]

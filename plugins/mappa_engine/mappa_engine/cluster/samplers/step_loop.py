@@ -140,7 +140,7 @@ class StepLoop:
         """Abort requests whose results are not needed any more. Run as a job."""
         gone = set(ids)
         with self._condition:
-            self._waves = deque(tuple(one for one in wave if one.id not in gone) for wave in self._waves)
+            self._waves = deque(tuple(request for request in wave if request.id not in gone) for wave in self._waves)
         if self.paused:
             self._aborted |= gone & self._active_ids
         else:
@@ -157,12 +157,12 @@ class StepLoop:
     def _step(self) -> None:
         self._add_waiting()
         generations, scored = self._engine.step()
-        answers = [RequestResult(id=key, generation=one) for key, one in generations]
+        answers = [RequestResult(id=key, generation=generation) for key, generation in generations]
         for key, logprobs in scored:
             scoring, index = self._scored.pop(key)
             scoring.logprobs[index] = logprobs
             if len(scoring.logprobs) == len(scoring.sequences):
-                scoring.done.set_result([scoring.logprobs[one] for one in range(len(scoring.sequences))])
+                scoring.done.set_result([scoring.logprobs[index] for index in range(len(scoring.sequences))])
         self._deliver(answers)
 
     def _add_waiting(self) -> None:
@@ -201,7 +201,7 @@ class StepLoop:
             scoring.done.set_exception(error)
 
     def _deliver(self, answers: list[RequestResult]) -> None:
-        self._active_ids.difference_update(one.id for one in answers)
+        self._active_ids.difference_update(answer.id for answer in answers)
         if self._apart:
             self._finished_in_wave += answers
             if self._active_ids:
@@ -218,7 +218,8 @@ class StepLoop:
             waiting: list[Future[Any]] = [future for future, _ in self._jobs]
             self._condition.notify_all()
         waiting += [
-            scoring.done for scoring in (*self._scorings, *dict.fromkeys(one for one, _ in self._scored.values()))
+            scoring.done
+            for scoring in (*self._scorings, *dict.fromkeys(scoring for scoring, _ in self._scored.values()))
         ]
         for future in waiting:
             future.set_exception(error)

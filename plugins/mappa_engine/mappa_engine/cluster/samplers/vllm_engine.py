@@ -208,11 +208,11 @@ class VllmEngine:
     def drop_unused_adapters(self) -> list[str]:
         """Remove old adapters that no request uses any more; returns their folders."""
         used = {id(adapter) for _, adapter, _ in self._started.values()}
-        idle = [one for one in self._retired if id(one) not in used]
+        idle = [adapter for adapter in self._retired if id(adapter) not in used]
         for adapter in idle:
             self._engine.remove_lora(adapter.lora.lora_int_id)
             self._retired.remove(adapter)
-        return [one.lora.lora_path for one in idle]
+        return [adapter.lora.lora_path for adapter in idle]
 
     def _find_adapter(self, policy: str, version: int) -> _Adapter:
         for known in (self._staged, self._adapters):
@@ -246,7 +246,7 @@ def _engine_args(config: SamplerConfig) -> EngineArgs:
     gpu = config.device == "cuda"
     adapters: dict[str, Any] = {}
     if config.adapter_policies:
-        rank = next((one for one in _LORA_RANKS if one >= config.lora_rank), None)
+        rank = next((rank for rank in _LORA_RANKS if rank >= config.lora_rank), None)
         if rank is None:
             raise ConfigError(f"an adapter of rank {config.lora_rank} is larger than the {_LORA_RANKS[-1]} of vLLM")
         adapters = {

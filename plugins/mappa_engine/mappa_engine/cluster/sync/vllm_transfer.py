@@ -120,7 +120,7 @@ def make_engine_caller(engines: Sequence[Any], deadline_s: float) -> CallEngines
 
     def call(method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
         calls, context = zip(engines, arguments, strict=True), get_contextvars()
-        ray.get([one.invoke.remote(context, "transfer", method, own) for one, own in calls], timeout=deadline_s)
+        ray.get([engine.invoke.remote(context, "transfer", method, own) for engine, own in calls], timeout=deadline_s)
 
     return call
 
