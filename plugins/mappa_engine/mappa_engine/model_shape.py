@@ -86,7 +86,9 @@ def parse_shape(model: str, config: Mapping[str, Any], tensors: TensorShapes) ->
     tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", True)))
     counted = {name: math.prod(shape) for name, shape in tensors.items() if not (tied and name == _HEAD)}
     if not counted:
-        raise ModelError(f"{model}: there are no tensors in its safetensors files")
+        raise ModelError(
+            f"{model}: there are no tensors in its safetensors files. Check that the folder holds the whole model."
+        )
     return ModelShape(
         model=model,
         parameters=sum(counted.values()),
@@ -116,9 +118,13 @@ def _config(path: Path, model: str) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{model}: {path} cannot be read: {error}") from error
+        raise ModelError(
+            f"{model}: {path} cannot be read: {error}. Check that the folder holds the whole model."
+        ) from error
     if not isinstance(config, dict):
-        raise ModelError(f"{model}: {path} holds no settings")
+        raise ModelError(
+            f"{model}: {path} holds no settings, but a list or a value. Put the model's own config.json there."
+        )
     return config
 
 
@@ -148,7 +154,9 @@ def _header(path: Path, model: str) -> TensorShapes:
             header = json.loads(file.read(length))
         return {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{model}: {path} is no safetensors file, or damaged: {error}") from error
+        raise ModelError(
+            f"{model}: {path} is no safetensors file, or damaged: {error}. Download the model again."
+        ) from error
 
 
 def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:

@@ -11,11 +11,12 @@ from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
 from mappa_engine.adapters import Adapters
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement, read_shape
+from mappa_engine.cluster.placement.memory import MemoryInputs, _step_buffers
 from mappa_engine.learning.activation_checkpointing import enable_activation_checkpointing
 from mappa_engine.learning.batching import MicroBatch
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.model_shape import parse_shape
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import ClusterOptions, PlacedOptions
 
 GB = 10**9
 TOKENS = 512
@@ -156,6 +157,26 @@ def test_memory_of_a_learner_on_a_gpu_by_hand():
     }
     parts["allocator"] = int(0.3 * (parts["activations"] + parts["buffers"] + parts["gradients"]))
     assert learner.by_phase["learning"] == parts
+
+
+@pytest.mark.parametrize(
+    ("zero", "dtype", "numbers"),
+    [
+        # A bucket of 50 M gradients in bfloat16, and the largest tensor in float64.
+        (2, "bfloat16", 2 * 50_000_000 + 8 * VOCABULARY * HIDDEN),
+        # All gradients once more in float32, and the largest one twice.
+        (2, "float32", 4 * 50_000_000 + 4 * PARAMETERS + 2 * 4 * VOCABULARY * HIDDEN),
+        (3, "bfloat16", 2 * 50_000_000 + 4 * PARAMETERS),
+        # 500 M gradients are summed over the ranks at a time; here the largest tensor in float64 is more.
+        (1, "bfloat16", 8 * VOCABULARY * HIDDEN),
+    ],
+)
+def test_buffers_of_a_step_by_hand(zero, dtype, numbers):
+    inputs = MemoryInputs(
+        policies={}, shapes={}, device="gpu", train=TrainSection(),
+        options=PlacedOptions(zero=zero, dtype=dtype, placement="separate"),
+    )  # fmt: skip
+    assert _step_buffers(TRIED, 1, inputs) == numbers
 
 
 def test_memory_of_a_sampler_on_a_gpu_by_hand():

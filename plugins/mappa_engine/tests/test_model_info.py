@@ -24,7 +24,6 @@ from mappa_core.errors import ConfigError, ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.local.models import load_model
 from mappa_engine.model_info import read_model_info, read_weight_names
-from mappa_engine.model_path import resolve_model_path
 from mappa_engine.model_shape import read_shape
 from mappa_engine.options import LocalOptions
 
@@ -198,9 +197,3 @@ def test_options_chat_and_schedule_import_no_torch():
     program = "import sys, mappa_engine.options, mappa_engine.chat, mappa_engine.lr_schedule\n"
     program += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_former_name_of_the_tiny_model_is_read_with_a_warning():
-    with pytest.warns(FutureWarning, match="is now package:mappa_engine/models/tiny"):
-        found = resolve_model_path("package:mappa_core/models/tiny")
-    assert found == resolve_model_path("package:mappa_engine/models/tiny")

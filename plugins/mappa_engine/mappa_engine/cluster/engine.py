@@ -349,19 +349,21 @@ class ClusterEngine(Engine):
     @property
     def _open_setup(self) -> ClusterSetup:
         if self._setup is None:
-            raise EngineError("the engine is not open")
+            raise EngineError("the engine cluster is not open: await `open` first, and use it before `close`")
         return self._setup
 
     @property
     def _open_ray_actors(self) -> RayActors:
         if self._ray_actors is None:
-            raise EngineError("the engine is not open")
+            raise EngineError("the engine cluster is not open: await `open` first, and use it before `close`")
         return self._ray_actors
 
     @property
     def _learners(self) -> tuple[LearnerGroup, ...]:
         if self._open_setup.train is None or not self._groups:
-            raise EngineError("the engine was opened for sampling only")
+            raise EngineError(
+                "the engine was opened for sampling only: to learn, open it with a train section and a trained policy"
+            )
         return self._groups
 
 

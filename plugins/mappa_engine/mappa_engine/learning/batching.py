@@ -43,6 +43,7 @@ class SamplingMask(NamedTuple):
 
     def select(self, start: int, end: int) -> SamplingMask:
         """Return the mask of tokens [start, end)."""
+        # Rows are ascending, so those of a chunk are one slice.
         first, last = torch.searchsorted(self.rows, torch.tensor([start, end], device=self.rows.device)).tolist()
         return SamplingMask(self.rows[first:last] - start, self.ids[first:last], self.uncut[start:end])
 
@@ -116,6 +117,7 @@ def split_over_ranks(lengths: Sequence[int], ranks: int, layout: BatchLayout) ->
         [[own[index] for index in group] for group in layout.groups([lengths[index] for index in own])]
         for own in assigned
     ]
+    # A rank with fewer micro-batches gets empty ones: every pass of a sharded model is a collective of all ranks.
     max_groups = max(len(groups) for groups in found)
     return [groups + [[] for _ in range(max_groups - len(groups))] for groups in found]
 
@@ -171,6 +173,7 @@ def _batch(
     targets = np.concatenate([sequence.tokens[sequence.targets] for sequence in sequences])
     source = np.concatenate([sequence.source for sequence in sequences])
     temperature = np.ones(1, np.float32) if sampled is None else sampled.temperature[sampled.row_of_token[source]]
+    # A greedy token has the log-probability of temperature 1, as the sampler reports it.
     temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
     return MicroBatch(
         ids=ids,

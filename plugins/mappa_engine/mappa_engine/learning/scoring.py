@@ -57,7 +57,7 @@ def score_policy(
         for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
             own, values, _ = forward(batch)
             ref_logprobs = reference(batch).logprobs
-            if not batch.dummy:
+            if not batch.dummy:  # it ran for the other ranks alone
                 parts.append(
                     TokenScores(
                         source=batch.source,
@@ -89,6 +89,7 @@ def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Exper
     """
     parts = list(scores)
     sources = np.concatenate([np.empty(0, np.int64), *(part.source for part in parts)])  # none where nothing is trained
+    # A source beyond the tokens makes the counts longer.
     times = np.bincount(sources, minlength=len(experience.tokens))
     if len(times) != len(experience.tokens) or (times != 1).any():
         raise ValueError("the ranks' shares are not every sampled token once")

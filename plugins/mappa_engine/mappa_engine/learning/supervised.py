@@ -60,6 +60,7 @@ class SupervisedLoss:
         if not batch.dummy:
             sums[_NLL] += surprise.item()
             sums[_TOKENS] += len(predictions.logprobs)
+        # Sharded learners gather a module's weights in its backward pass, on all ranks or on none.
         return loss + 0.0 * predictions.values.sum() if self._with_values and predictions.values is not None else loss
 
 

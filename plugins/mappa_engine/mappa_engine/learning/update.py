@@ -109,9 +109,11 @@ class PolicyUpdate:
     def _step(self, rows: Int64, rate: float) -> OptimiserStep | None:
         """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same, and all learners."""
         learner = self._learner
+        # Ranks decide from sums of all, and from a norm that is the same on each: one that stepped alone would differ
+        # from the others from then on, and wait for them.
         sums = learner.all_reduce(self._gradient(rows))
         loss, ratio_max, grad_norm = sums.pop(LOSS), pop_ratio_max(sums), learner.grad_norm()
-        if not (math.isfinite(loss) and grad_norm <= _MAX_GRAD_NORM):
+        if not (math.isfinite(loss) and grad_norm <= _MAX_GRAD_NORM):  # false of NaN, too
             learner.zero_grad()
             if learner.rank == 0:
                 log.warning("step.skipped", policy=learner.name, step=learner.steps + 1, loss=loss, grad_norm=grad_norm)
@@ -159,6 +161,7 @@ class PolicyUpdate:
         add_token_metrics(predictions, rows, sums, rank=self._learner.rank)
         for name, value in metrics.items():
             sums[name] += float(value)
+        # Divided by the whole step's divisor, not the micro-batch's own: the sum is then the same for every split.
         scale = torch.from_numpy(self._reduction.scale[self._row_of_token[batch.source]])
         weighted: Tensor = (losses * scale.to(losses)).sum()
         return weighted / divisor

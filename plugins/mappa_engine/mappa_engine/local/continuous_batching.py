@@ -121,6 +121,8 @@ class Decoder:
         width = max((request.max_width for request in self._rows), default=0)
         while self._waiting and len(self._rows) < self._max_batch:
             width = max(width, self._waiting[0].max_width)
+            # The cache is a rectangle as wide as its longest row, and what a request may come to is reserved when it is
+            # admitted: none ever has to be put back. One alone is always admitted; `sample` refused what is too long.
             if self._rows and (len(self._rows) + 1) * width > self._kv_tokens:
                 break
             request = self._waiting.popleft()
@@ -151,7 +153,9 @@ class Decoder:
             self._cache.fill(first + indices, prefilled, rows)
             last = torch.tensor([len(joining[index].prompt) - 1 for _, index in members], device=device)
             hidden[indices] = states[rows, last]
-        newest = self._sample_next(joining, hidden, SamplingTensors.of([slot.sampling for slot in joining], device))
+        newest = self._sample_next(
+            joining, hidden, SamplingTensors.of([request.sampling for request in joining], device)
+        )
         self._newest = torch.cat([self._newest, newest])
         self._lengths += [len(request.prompt) + 1 for request in joining]
         self._rebuild_batch_state()
@@ -181,6 +185,7 @@ class Decoder:
             leaving = [self._rows[slot] for slot in done]
             order = list(range(len(self._rows)))
             self._cache.width = max(self._lengths)
+            # From the last slot down, so that the row which moves into a freed slot is never one that is leaving.
             for slot in reversed(done):
                 last = len(order) - 1
                 if slot != last:

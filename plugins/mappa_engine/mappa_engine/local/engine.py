@@ -231,7 +231,10 @@ class LocalEngine(Engine):
         for name in experience.policies:
             policy = self._policy(name)
             if policy.optimiser is None:
-                raise EngineError(f"policy {name!r} is frozen, yet there is experience to train it on")
+                raise EngineError(
+                    f"policy {name!r} is frozen, yet there is experience to train it on: leave its rows out, or "
+                    f"set policies.{name}.kind"
+                )
             learner = LocalLearner(policy, policy.optimiser)
             layout = BatchLayout("padded", train.micro_tokens)
             update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
@@ -304,5 +307,5 @@ class LocalEngine(Engine):
 
     def _require_train(self) -> TrainSection:
         if self._train is None:
-            raise EngineError("the engine was opened for sampling only")
+            raise EngineError("the engine was opened for sampling only: to learn, open it with a train section")
         return self._train

@@ -75,6 +75,7 @@ def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[floa
     logprobs = torch.log_softmax(logits / sampling.temperature if sampling.any_scaled else logits, dim=-1)
     tokens, masks = logits.argmax(dim=-1), None
     if sampling.any_random:
+        # In float32 a cumulative sum over a large vocabulary is off by more than the chance of an unlikely token.
         probabilities = logprobs.double().exp_()
         if sampling.any_truncated:
             probabilities = _truncate(probabilities, sampling)
@@ -107,6 +108,7 @@ def _truncate(probabilities: Tensor, sampling: SamplingTensors) -> Tensor:
 
     top_p is relative to the distribution after top_k; the likeliest token is always kept.
     """
+    # Stable, so that of equally likely tokens the same ones are left on every run.
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[1], device=ordered.device)[None]
     ordered = torch.where((sampling.top_k == 0) | (rank < sampling.top_k), ordered, 0.0)

@@ -55,6 +55,7 @@ class Worker:
 
     def _decode(self) -> None:
         while True:
+            # While a job waits nothing is admitted, or it would wait for ever newer requests.
             admit = not self._jobs
             busy = [decoder for decoder in self._decoders if decoder.active or (admit and decoder.pending)]
             if not busy:

@@ -85,6 +85,7 @@ class AdapterLearner:
     def _all_reduce_gradients(self) -> None:
         """Sum gradients over the ranks, in one message."""
         parameters = list(self._parameters.values())
+        # A rank whose micro-batches were all dummies may have no gradient of some weights, and takes part all the same.
         gradients = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
         ]

@@ -164,6 +164,7 @@ class DeepSpeedLearner:
         to_host, to_device = _AWAY[presence] - _AWAY[self._presence], _AWAY[self._presence] - _AWAY[presence]
         if not to_host and not to_device:
             return
+        # Under ZeRO-3 DeepSpeed moves masters and moments only for an optimiser that it compiled itself.
         by_hand = _MASTERS if self._stage == 3 else frozenset()
         if to_host:
             self._engine.offload_states(include=list(to_host - by_hand), pin_memory=self._on_gpu)
@@ -174,12 +175,14 @@ class DeepSpeedLearner:
         elif _MASTERS & (to_host | to_device) and not self._optimiser_stays:
             self._move_masters(torch.device("cpu") if to_host else self.device)
         if to_host and self._on_gpu:
+            # torch would keep the memory for itself, and a sampler in another process needs it.
             torch.cuda.empty_cache()
         self._presence = presence
 
     def _reload(self, states: frozenset[State]) -> None:
         """Bring back what DeepSpeed moved to the host of these states; it knows only how to bring back all."""
         away: set[State] = self._optimiser.offloaded_states
+        # It brings back what it believes to be away, so what is to stay is hidden from it meanwhile.
         others = away - states
         away -= others
         if away:

@@ -125,10 +125,12 @@ class LearnerGroup:
         first, *others = self._ranks
         deadline_s = self._config.options.sync_s
         what = f"hand on the weights of {policy!r}"
+        # An actor runs its calls in order, so the first bucket is filled without another round trip.
         starting = [first.call("begin_send", policy, version), first.call("next_bucket_reference")]
         following = [rank.call("follow_send", policy) for rank in others]
         _, wrapped = await self._wait_for(starting, deadline_s, what)
         while wrapped is not None:
+            # Filled while the caller hands on the one before.
             coming = first.call("next_bucket_reference")
             yield wrapped[0]
             wrapped = await self._wait_for(coming, deadline_s, what)

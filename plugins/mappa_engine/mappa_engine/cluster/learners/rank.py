@@ -180,7 +180,8 @@ class LearnerRank:
     def begin_send(self, policy: str, version: int) -> None:
         """Start to send a policy's weights: the caller then takes buckets from rank 0 until there is none, while the
         other ranks run `follow_send`."""
-        self._sender = None  # ends one that broke off
+        # The generator of a send that broke off holds the learner's weights on the device until it is dropped.
+        self._sender = None
         self._sender = BucketSender(policy, version, self._weights(policy))
 
     def next_bucket(self) -> Bucket | None:
@@ -280,6 +281,7 @@ class LearnerRank:
         if policy not in self._learners:
             raise EngineError(f"the learners have no policy {policy!r}, only {sorted(self._learners)}")
         learner = self._learners[policy]
+        # Never less than the group has on the device: another call would bring it back.
         learner.move(max(presence, self._presence))
         try:
             yield learner

@@ -220,16 +220,18 @@ def _pass_buffers(shape: ModelShape, inputs: MemoryInputs) -> int:
 
 
 def _step_buffers(shape: ModelShape, ranks: int, inputs: MemoryInputs) -> int:
-    """Return what DeepSpeed holds at the end of a backward pass and in a step, when there are no activations."""
+    """Return what DeepSpeed holds at the end of a backward pass and in a step, when there are no activations: at least
+    the gradient of the largest tensor in float64, of which it takes the norm."""
     zero, width, number = inputs.options.zero, memory_estimate.BYTES_PER_NUMBER[inputs.dtype], shape.parameters
-    bucket = 2 * width * min(number, DEEPSPEED_BUCKET)
+    bucket, own = width * min(number, DEEPSPEED_BUCKET), memory_estimate.FLOAT32_BYTES * -(-number // ranks)
+    norm = 2 * memory_estimate.FLOAT32_BYTES * shape.largest
     if zero == 3:  # gradients of a group of parameters, in one piece
-        return bucket + memory_estimate.FLOAT32_BYTES * min(-(-number // ranks), SUB_GROUP)
+        return bucket + max(norm, min(own, memory_estimate.FLOAT32_BYTES * SUB_GROUP))
     if zero and width == memory_estimate.FLOAT32_BYTES:  # new gradients beside those that they are added to
-        return bucket + memory_estimate.FLOAT32_BYTES * -(-number // ranks)
+        return bucket + max(norm, own + 2 * width * shape.largest)
     if zero < 2:
-        return width * min(number, ALL_REDUCE_ELEMENTS)
-    return bucket
+        return max(norm, width * min(number, ALL_REDUCE_ELEMENTS))
+    return bucket + norm
 
 
 def _sampler(pool: PoolPlacement, inputs: MemoryInputs) -> MemoryLoad:

@@ -137,6 +137,7 @@ class RemoteEngine:
         await self.start(paused=True)
         self.stale = True
         self.restarts += 1
+        # In their former waves, as the results of a wave may depend on which requests were in it.
         for _, wave in itertools.groupby(self._pending.values(), key=lambda pending: pending.wave):
             self._send(tuple(pending.request for pending in wave))
 

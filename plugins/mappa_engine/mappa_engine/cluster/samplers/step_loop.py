@@ -72,6 +72,7 @@ class StepLoop:
         while True:
             with self._condition:
                 self._condition.wait_for(self._has_work)
+                # A job comes before the next step: a pause must not wait for actions to end.
                 job = self._jobs.popleft() if self._jobs else None
             if job is not None:
                 _run(*job)
@@ -142,6 +143,7 @@ class StepLoop:
         with self._condition:
             self._waves = deque(tuple(request for request in wave if request.id not in gone) for wave in self._waves)
         if self.paused:
+            # The scheduler has put suspended requests aside and would not find them; `resume` aborts them.
             self._aborted |= gone & self._active_ids
         else:
             self._engine.abort(sorted(gone & self._active_ids))
@@ -149,7 +151,9 @@ class StepLoop:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise EngineError(f"vLLM failed: {self._failure!r}") from self._failure
+            raise EngineError(
+                f"vLLM failed in a step, and the engine computes nothing any more: {self._failure!r}"
+            ) from self._failure
 
     def _has_work(self) -> bool:
         return bool(self._jobs or self._scorings or (self._waves and not self.paused) or self._engine.active)
@@ -176,6 +180,7 @@ class StepLoop:
             if not self._apart:
                 self._waves.clear()
         if self._apart and waves:
+            # What is cached changes how a prompt is split into steps, and so the last digits of its results.
             self._engine.reset_prefix_cache()
         for wave in waves:
             self._add_wave(wave)
@@ -204,6 +209,7 @@ class StepLoop:
         self._active_ids.difference_update(answer.id for answer in answers)
         if self._apart:
             self._finished_in_wave += answers
+            # Results that came one by one would let the driver's next wave depend on when it looked.
             if self._active_ids:
                 return
             answers, self._finished_in_wave = self._finished_in_wave, []

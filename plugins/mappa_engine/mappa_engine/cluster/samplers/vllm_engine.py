@@ -168,7 +168,7 @@ class VllmEngine:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; no request may be running."""
         if not self._engine.reset_prefix_cache():
-            raise EngineError("vLLM kept its prefix cache, which is of other weights")
+            raise EngineError("vLLM kept its prefix cache, which is of other weights: a request was still running")
 
     def reload_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load all weights, by the names and shapes of the model's checkpoint, in the order of its layers."""

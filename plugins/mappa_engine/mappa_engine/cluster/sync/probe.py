@@ -81,7 +81,7 @@ def compare_logprobs(learner: Sequence[Float32], sampler: Sequence[Float32]) -> 
 def check_probe(probe: ProbeResult, limit: ProbeLimit, *, policy: str, version: int, engine: str) -> None:
     """Raise SyncError where the difference exceeds the limit."""
     difference = probe.mean_diff if limit.use_mean else probe.max_diff
-    if not difference <= limit.max_nats:
+    if not difference <= limit.max_nats:  # NaN exceeds every limit
         raise SyncError(
             f"policy {policy!r}, version {version}, engine {engine!r}: the log-probabilities of {probe.tokens} tokens "
             f"differ from the learner's by {probe.mean_diff:.2g} nats in the mean and {probe.max_diff:.2g} at most; "

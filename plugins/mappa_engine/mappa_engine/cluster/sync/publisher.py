@@ -136,6 +136,7 @@ class Publisher:
                 for group in groups.values():
                     tasks.create_task(one_group(group))
 
+        # A refresh of a restarted engine may come during a publish: two at once would load into one engine.
         async with self._lock:
             self._waiting_for.clear()
             try:
@@ -146,6 +147,7 @@ class Publisher:
                     f"still waited for: {'; '.join(sorted(self._waiting_for)) or 'nothing'}"
                 ) from late
             except ExceptionGroup as several:
+                # The first failure cancelled the other groups, so the others say nothing more.
                 first = several.exceptions[0]
                 raise first from first.__cause__
         return receipts
@@ -157,6 +159,7 @@ class Publisher:
             _log.warning(
                 "weights are sent once more", policy=delivery.route.policy, version=delivery.version, reason=str(error)
             )
+        # Transfers between GPUs reach all engines or none, so one that died is replaced before the second try.
         with self._waiting(f"engines of policy {delivery.route.policy!r} to be started again"):
             await delivery.route.samplers.restart_lost()
         return await self._admit(delivery, await self._deliver(delivery))
@@ -180,6 +183,7 @@ class Publisher:
         await self._sleep_all(deliveries)
         await self._await("learners to leave but their weights on the GPUs", learners.offload(keep_weights=True))
         loaded = [await self._deliver(delivery) for delivery in deliveries]
+        # Keys and values take what learners held, so these leave first.
         await self._await("learners to leave the GPUs", learners.offload())
         receipts = {}
         for delivery, own in zip(deliveries, loaded, strict=True):
@@ -204,6 +208,7 @@ class Publisher:
             sent = await self._await(
                 f"learners of {policy!r} to send weights", route.transfer(policy, delivery.version)
             )
+        # vLLM would serve a tensor that was not sent from older memory, without an error.
         check_sent(sent, route.tensors)
         expected, received = await _gather_both(
             self._expected(route), self._call_each(delivery, "load", lambda engine: engine.finish_load())
@@ -305,7 +310,7 @@ class Publisher:
         self._waiting_for.add(what)
         try:
             yield
-        except Exception:
+        except Exception:  # not CancelledError, with which a deadline ends the wait
             self._waiting_for.discard(what)
             raise
         self._waiting_for.discard(what)
