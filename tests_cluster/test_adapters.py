@@ -73,7 +73,7 @@ async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, ada
     assert gap(models["solver"], found[1]) > EXACT
 
 
-async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_up(lora, llama, adapters):
+async def test_running_request_keeps_its_adapter(lora, llama, adapters):
     sampler = ClusterSampler("solver", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     (old, config, merged), (new, _, newly) = adapters["solver"], adapters["writer"]
     await lora.publish("solver", 4, old, config)
@@ -91,7 +91,7 @@ async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_
     assert gap(merged, found) < EXACT
 
 
-async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, adapters):
+async def test_restarted_engine_has_its_adapters(lora, llama, adapters):
     sampler = ClusterSampler("critic", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     tensors, config, merged = adapters["critic"]
     await lora.publish("critic", 6, tensors, config)

@@ -200,7 +200,7 @@ def check_killed(nodes: RayNodes, undisturbed: Path, root: Path, *, iterations: 
     assert_equal_to_the_bit(undisturbed, folder, iterations)
 
 
-def test_a_node_that_is_killed_takes_nothing_with_it(nodes, tmp_path):
+def test_killed_node_loses_nothing(nodes, tmp_path):
     undisturbed = train(nodes, tmp_path, "undisturbed", "train.iterations=2")
     with RunReader(undisturbed) as reader:
         (event,) = reader.events("processes")
@@ -210,6 +210,6 @@ def test_a_node_that_is_killed_takes_nothing_with_it(nodes, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_ten_nodes_that_are_killed_take_nothing_with_them(nodes, tmp_path):
+def test_ten_killed_nodes_lose_nothing(nodes, tmp_path):
     undisturbed = train(nodes, tmp_path, "undisturbed", "train.iterations=8")
     check_killed(nodes, undisturbed, tmp_path, iterations=8, kills=10, seed=1)

@@ -65,7 +65,7 @@ async def test_logprobs_are_those_of_the_model(sampler, qwen3, ways):
             assert found.tokens.tolist() == likeliest[len(found.prompt_tokens) - 1 :].tolist()
 
 
-async def test_a_request_alone_draws_what_it_draws_among_others(sampler):
+async def test_request_does_not_depend_on_others(sampler):
     more_than_one_step = prompts(9) + prompts(60, seed=1, length=200)
     requests = [(prompt, Sampling(max_tokens=40, seed=i)) for i, prompt in enumerate(more_than_one_step)]
     together = await ask(sampler, requests)
@@ -76,7 +76,7 @@ async def test_a_request_alone_draws_what_it_draws_among_others(sampler):
     assert again.tokens.tolist() != together[0].tokens.tolist()
 
 
-async def test_ends_at_the_stop_token_or_at_the_limit(sampler):
+async def test_action_ends_at_a_stop_token_or_the_limit(sampler):
     found = await ask(sampler, [(p, Sampling(max_tokens=120, seed=i)) for i, p in enumerate(prompts(24))])
     assert {completion.finish for completion in found} == {"stop", "length"}
     for completion in found:
@@ -97,7 +97,7 @@ async def test_a_prompt_beyond_the_window_is_refused(sampler):
         await ask(sampler, [(prompt, Sampling(max_tokens=11))])
 
 
-async def test_tokens_that_the_model_does_not_have_are_refused_alone(sampler):
+async def test_invalid_tokens_fail_only_their_request(sampler):
     good, bad = prompts(1)[0], np.array([5, 10_000], np.int32)
     results = await asyncio.gather(
         *(sampler.sample(prompt, Sampling(max_tokens=5)) for prompt in (good, bad)), return_exceptions=True
@@ -114,7 +114,7 @@ def start(sampler, count) -> list[asyncio.Task]:
     ]
 
 
-async def test_a_request_that_a_publish_meets_is_exact_for_each_version(side, sampler, qwen3, newer):
+async def test_request_during_a_publish_is_exact_for_each_version(side, sampler, qwen3, newer):
     models = {0: model_of(qwen3), 1: model_of(newer)}
     for delay in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4):  # by then some request has begun, and another not ended
         await side.publish("solver", 0, load_file(f"{qwen3}/model.safetensors"))
@@ -158,7 +158,7 @@ async def test_nothing_is_sampled_between_a_load_and_its_admission(side, sampler
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 5])
-async def test_weights_that_break_off_are_not_used_until_they_came_whole(side, sampler, newer, cut):
+async def test_interrupted_weights_are_not_used(side, sampler, newer, cut):
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     await engine.pause()
@@ -174,7 +174,7 @@ async def test_weights_that_break_off_are_not_used_until_they_came_whole(side, s
     assert gap(model_of(newer), found) < EXACT
 
 
-async def test_a_tensor_of_another_shape_is_an_error_and_mended_by_a_whole_load(side, sampler, newer):
+async def test_wrong_shape_is_an_error_until_a_full_load(side, sampler, newer):
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     broken = {name: tensor[:-1] if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
@@ -200,7 +200,7 @@ async def test_a_missing_tensor_shows_in_the_names_and_in_a_probe(side, sampler,
     await side.publish("solver", 1, tensors)
 
 
-async def test_a_wave_that_an_engine_took_with_it_is_decoded_again_to_the_bit(side, sampler):
+async def test_wave_of_a_lost_engine_is_decoded_again_bit_equal(side, sampler):
     requests = [(p, Sampling(max_tokens=150, seed=i)) for i, p in enumerate(prompts(16, seed=7))]
     before = await ask(sampler, requests)
     victim = side.pool.engines[1]

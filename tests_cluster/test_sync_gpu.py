@@ -57,7 +57,7 @@ def broadcast(monkeypatch, calls):
     return nccl_engine
 
 
-def test_nccl_tells_every_engine_its_ranks_and_what_comes(sender, broadcast, calls):
+def test_nccl_gives_engines_ranks_and_tensors(sender, broadcast, calls):
     one = sender("nccl")
     assert "join 4" in calls
     ((method, arguments),) = [call for call in calls if not isinstance(call, str)]
@@ -83,13 +83,13 @@ def test_nccl_tells_every_engine_its_ranks_and_what_comes(sender, broadcast, cal
     assert (sent.version, sent.names, sent.bytes) == (5, ("embed", "norm"), 20)
 
 
-def test_other_ranks_take_part_and_say_nothing(sender, broadcast, calls):
+def test_other_ranks_do_not_call_engines(sender, broadcast, calls):
     one = sender("nccl", rank=1)
     one.send(5)
     assert methods(calls) == [] and calls.count("synchronise") == 5
 
 
-def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
+def test_ipc_is_packed_without_ranks(sender, monkeypatch, calls):
     from vllm.distributed.weight_transfer import ipc_engine
     from vllm.distributed.weight_transfer.packed_tensor import PackedIpcChunk
 

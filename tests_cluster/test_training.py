@@ -99,7 +99,7 @@ def trained(tmp_path_factory):
     return outcome, seen, disk
 
 
-def test_other_processes_sample_than_learn(trained):
+def test_samplers_and_learners_are_separate_processes(trained):
     outcome, _, _ = trained
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
@@ -140,13 +140,13 @@ def assert_samplers_worked_on(folder: Path, disk: SlowDisk) -> None:
     every_prompt_once(folder, 2)
 
 
-def test_a_slow_disk_holds_up_no_rollout_and_costs_no_sampler(trained):
+def test_slow_disk_delays_no_rollout(trained):
     outcome, _, disk = trained
     assert_samplers_worked_on(outcome.folder, disk)
 
 
 @pytest.mark.soak
-def test_a_checkpoint_of_two_minutes_holds_up_no_rollout_and_costs_no_sampler(tmp_path, monkeypatch):
+def test_two_minute_checkpoint_delays_no_rollout(tmp_path, monkeypatch):
     """Longer than an engine may be silent."""
     delay_s = 120.0
     assert delay_s > POLL_S + HANG_S
@@ -235,7 +235,7 @@ def test_killed_learners_lose_nothing(undisturbed, tmp_path):
     assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
-def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, tmp_path):
+def test_killed_sampler_restarts_with_current_weights(undisturbed, tmp_path):
     killer = Killer(tmp_path / "killed", "sampler", 2)
     killer.start()
     outcome = run(tmp_path, "killed", KILLED, ONE_POLICY).train()
@@ -246,7 +246,7 @@ def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, 
     assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
-def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
+def test_killed_driver_resumes(undisturbed, tmp_path):
     folder = train_and_kill(tmp_path, KILLED, kills=2)
     every_prompt_once(folder, 4)
     assert_equal_to_the_bit(undisturbed, folder, 4)
@@ -291,7 +291,7 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
     assert len(names) == 3 and all(".lora_" in name for tensors in names.values() for name in tensors)
 
 
-def test_rollouts_go_on_while_learners_update(tmp_path):
+def test_rollouts_continue_during_updates(tmp_path):
     ahead = "engine.options={deterministic: false, max_staleness: 1, straggler_share: 0.1}"
     outcome = run(tmp_path, "ahead", "train.iterations=4", ONE_POLICY, ahead).train()
     with RunReader(outcome.folder) as reader:
@@ -305,7 +305,7 @@ def test_rollouts_go_on_while_learners_update(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_it_learns_as_the_local_engine_does(tmp_path):
+def test_cluster_learns_as_the_local_engine(tmp_path):
     """20 iterations of the recipe on either engine, from equal starts: gains whose intervals overlap, both above 0."""
     words = ("train.iterations=20", f"run.root={tmp_path}")
     local = Run.from_recipe("mathchat/tiny", *words, "run.name=local").train()
@@ -335,7 +335,7 @@ def long_undisturbed(tmp_path_factory):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", ["learner", "sampler"])
-def test_thirty_kills_lose_nothing(long_undisturbed, role, tmp_path):
+def test_thirty_killed_actors_lose_nothing(long_undisturbed, role, tmp_path):
     killer = Killer(tmp_path / "killed", role, 30, within=5.0)
     killer.start()
     outcome = run(tmp_path, "killed", *THIRTY_KILLS, ONE_POLICY).train()
@@ -346,7 +346,7 @@ def test_thirty_kills_lose_nothing(long_undisturbed, role, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_thirty_kills_of_the_driver_lose_nothing(long_undisturbed, tmp_path):
+def test_thirty_killed_drivers_lose_nothing(long_undisturbed, tmp_path):
     folder = train_and_kill(tmp_path, *THIRTY_KILLS, kills=30)
     every_prompt_once(folder, 40)
     assert_equal_to_the_bit(long_undisturbed, folder, 40)

@@ -131,7 +131,7 @@ def stored(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("shape", "first", "second"), RING, ids=lambda value: getattr(value, "name", None))
-async def test_a_shape_learns_is_kept_goes_on_and_is_exported(shape, first, second, model_of, tmp_path, monkeypatch):
+async def test_published_shape_trains_resumes_and_exports(shape, first, second, model_of, tmp_path, monkeypatch):
     # GPUs that are shared in turns, as far as a machine without has it: learners leave by DeepSpeed's own means, and
     # engines are told to sleep and wake.
     monkeypatch.setattr(

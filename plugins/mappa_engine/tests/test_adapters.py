@@ -68,7 +68,7 @@ def base(model):
     return AutoModelForCausalLM.from_pretrained(model).eval()
 
 
-def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, base):
+def test_new_adapter_is_neutral_and_depends_on_seed_and_name(model, base):
     ids = torch.arange(30)[None]
     plain, names = base(ids).logits, list(dict(base.named_parameters()))
     adapters = Adapters(base, model_name=model)
@@ -88,7 +88,7 @@ def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, b
     assert list(adapters.base()) == names
 
 
-def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
+def test_only_the_active_adapter_has_a_gradient(model, base):
     ids = torch.arange(30)[None]
     plain = base(ids).logits
     adapters = Adapters(base, model_name=model)
@@ -111,7 +111,7 @@ def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
     assert torch.equal(base(ids).logits, plain)
 
 
-def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base):
+def test_adapter_targets_are_existing_layers_without_the_head(model, base):
     adapters = Adapters(base, model_name=model)
     adapters.add("some", Lora(rank=2, alpha=2.0, targets=("q_proj", "up_proj")), seed=0)
     assert {name.split(".")[-3] for name in adapters.parameters("some")} == {"q_proj", "up_proj"}
@@ -122,7 +122,7 @@ def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base
 
 
 @pytest.mark.parametrize("rslora", [False, True])
-def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path, rslora):
+def test_peft_loads_a_written_adapter(model, base, tmp_path, rslora):
     lora = Lora(rank=4, alpha=6.0, rslora=rslora)
     adapters = Adapters(base, model_name=model)
     adapters.add("solver", lora, seed=0)
@@ -140,7 +140,7 @@ def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path,
     assert np.abs(logprobs_of(AutoModelForCausalLM.from_pretrained(model), PROMPT) - expected).max() > 0.1
 
 
-async def test_the_base_is_held_once(qwen3, opened):
+async def test_adapters_share_one_base(qwen3, opened):
     engine = await opened(qwen3, train=TRAIN, policies=[adapter_of(name, qwen3) for name in AGENTS])
     policies = [engine._policies[name] for name in AGENTS]
     one = {tensor.untyped_storage().data_ptr() for tensor in policies[0].base.adapters.base().values()}
@@ -151,7 +151,7 @@ async def test_the_base_is_held_once(qwen3, opened):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opened, kit, tmp_path, dtype):
+async def test_adapters_on_one_base_learn_independently(model, opened, kit, tmp_path, dtype):
     together = await opened(model, train=TRAIN, policies=[adapter_of(name, model) for name in AGENTS], dtype=dtype)
     for iteration in range(3):
         await learn(together, kit, AGENTS, iteration)
@@ -168,7 +168,7 @@ async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opene
         assert {tensor.dtype for tensor in found.values()} == {torch.float32}
 
 
-async def test_policies_of_every_kind_decode_and_learn_together(model, opened, kit):
+async def test_full_lora_and_frozen_policies_work_together(model, opened, kit):
     """A full policy, an adapter and a frozen policy of one model: each is what it is, while steps interleave."""
     specs = [PolicySpec(name="solver", model=model), adapter_of("coder", model)]
     specs.append(PolicySpec(name="judge", model=model, kind="frozen"))
@@ -202,7 +202,7 @@ async def test_policies_of_every_kind_decode_and_learn_together(model, opened, k
         assert np.abs(scored.ref_logprobs[start:end] - expected).max() < 1e-4
 
 
-async def test_a_resumed_adapter_is_bit_equal_and_saves_nothing_of_the_base(model, opened, kit, tmp_path):
+async def test_resumed_adapter_is_bit_equal(model, opened, kit, tmp_path):
     specs = [adapter_of("solver", model, value_head=True)]
     one, other = [await opened(model, train=TRAIN, policies=specs) for _ in range(2)]
     for iteration in range(4):
@@ -220,7 +220,7 @@ async def test_a_resumed_adapter_is_bit_equal_and_saves_nothing_of_the_base(mode
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, tmp_path, kind):
+async def test_policy_starts_with_weights_of_another(qwen3, opened, kit, tmp_path, kind):
     def spec(name: str, **fields):
         return PolicySpec(name=name, model=qwen3, kind=kind, lora=LORA if kind == "lora" else None, **fields)
 
@@ -241,7 +241,7 @@ async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, t
             await opened(qwen3, train=TRAIN, policies=[wide])
 
 
-async def test_an_exported_adapter_is_what_was_sampled_from(qwen3, opened, kit, tmp_path):
+async def test_exported_adapter_equals_the_sampled_one(qwen3, opened, kit, tmp_path):
     specs = [adapter_of("solver", qwen3), PolicySpec(name="judge", model=qwen3, kind="frozen")]
     engine = await opened(qwen3, train=TRAIN, policies=specs)
     await learn(engine, kit, ("solver",), 0)

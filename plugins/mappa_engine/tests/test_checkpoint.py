@@ -46,7 +46,7 @@ async def learn(engine, kit, iteration: int) -> str:
     return (await engine.publish())["solver"].checksum
 
 
-async def test_publishing_counts_versions_of_what_is_trained(qwen3, opened, kit):
+async def test_publish_counts_versions_of_trained_policies(qwen3, opened, kit):
     specs = [PolicySpec(name="solver", model=qwen3), PolicySpec(name="judge", model=qwen3, kind="frozen")]
     engine = await opened(qwen3, train=TRAIN, policies=specs)
     first = await engine.publish()
@@ -74,9 +74,7 @@ async def test_a_checksum_covers_evenly_spaced_numbers_of_every_tensor(qwen3, op
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_activations_are_computed_again_by_choice_with_the_same_weights_and_samples(
-    qwen3, opened, kit, tmp_path, kind
-):
+async def test_gradient_checkpointing_changes_no_weights(qwen3, opened, kit, tmp_path, kind):
     lora = Lora(rank=4, alpha=8.0) if kind == "lora" else None
     specs = [PolicySpec(name="solver", model=qwen3, kind=kind, lora=lora)]
     checksums, passes = [], []
@@ -92,7 +90,7 @@ async def test_activations_are_computed_again_by_choice_with_the_same_weights_an
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_two_runs_and_a_resumed_one_are_bit_equal(model, opened, kit, tmp_path, dtype):
+async def test_equal_and_resumed_runs_are_bit_equal(model, opened, kit, tmp_path, dtype):
     specs = [PolicySpec(name="solver", model=model, value_head=True)]
     options = {"train": TRAIN, "deterministic": True, "policies": specs, "dtype": dtype}
     one, other = await opened(model, **options), await opened(model, **options)
@@ -162,7 +160,7 @@ async def test_an_unknown_policy_is_named(qwen3, opened):
         engine.sampler("coder")
 
 
-def test_a_failing_storage_is_told_by_the_error_of_the_system_once_all_ranks_are_through(tmp_path):
+def test_storage_errors_are_raised_after_all_tensors_were_taken(tmp_path):
     taken = []
     tensors = ((name, torch.zeros(3)) for name in "abc" if taken.append(name) is None)
     with pytest.raises(FileNotFoundError, match=r"gone/weights-00000\.safetensors"):
@@ -176,7 +174,7 @@ def random_tensors(seed=0):
     return {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
 
 
-def test_a_small_policy_is_one_file_as_safetensors_writes_it_with_its_hash_beside_it(tmp_path):
+def test_small_policy_is_one_safetensors_file_with_a_hash(tmp_path):
     tensors = random_tensors()
     write_tensors(tensors.items(), tmp_path / "weights.safetensors")
     save_file(tensors, tmp_path / "theirs")
@@ -187,7 +185,7 @@ def test_a_small_policy_is_one_file_as_safetensors_writes_it_with_its_hash_besid
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp_path, ranks):
+def test_ranks_write_shards_with_each_tensor_once(tmp_path, ranks):
     tensors, place = random_tensors(), tmp_path / "weights.safetensors"
     written = []
     for rank in range(ranks):
@@ -207,7 +205,7 @@ def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp
         assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
 
 
-async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, opened, kit, tmp_path, monkeypatch):
+async def test_sharded_policy_resumes_bit_exactly(qwen3, opened, kit, tmp_path, monkeypatch):
     engine = await opened(qwen3, train=TRAIN, deterministic=True)
     await learn(engine, kit, 0)
     monkeypatch.setattr("mappa_engine.local.policy.write_tensors", partial(write_tensors, shard_bytes=10_000))
@@ -226,7 +224,7 @@ async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, 
     assert await learn(engine, kit, 1) == await learn(resumed, kit, 1)
 
 
-async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_before(qwen3, opened, kit, tmp_path):
+async def test_bfloat16_checkpoint_has_the_computed_size(qwen3, opened, kit, tmp_path):
     engine = await opened(qwen3, train=TRAIN)
     await learn(engine, kit, 0)
     sizes = {}
@@ -249,9 +247,7 @@ async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_waits(
-    qwen3, opened, kit, tmp_path, monkeypatch
-):
+async def test_sampling_continues_during_a_checkpoint(qwen3, opened, kit, tmp_path, monkeypatch):
     """The disk is away until an action was sampled: it would stay so for ever if sampling waited for it."""
     engine = await opened(qwen3, train=TRAIN)
     expected = await engine.sampler("solver").sample(PROMPT, Sampling(max_tokens=9, temperature=0.0))

@@ -166,7 +166,7 @@ PER_BATCH = {"solver": 2 * 2 * 2, "checker": 2 * 1 * 1}
 
 
 @pytest.mark.parametrize("loss, estimator", [("ppo", "rloo"), *[(loss, "reinforce") for loss in LOSSES]])
-def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimator):
+def test_estimators_and_losses_give_the_policy_gradient(loss, estimator):
     """Loss and mean over tokens: -2/N of the policy gradient per trajectory, to the last digits of float64."""
     found = expected(EVEN, built("estimators", estimator), built("losses", loss), spread=SPREADS[2])
     tokens = np.array([PER_BATCH[policy] for policy, _, _ in EVEN.parameters])
@@ -187,7 +187,7 @@ def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimat
     ids=str,
 )
 @pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda process: process.name)
-def test_micro_batches_ranks_and_padding_change_nothing(process, loss, spread):
+def test_gradient_does_not_depend_on_micro_batches_ranks_and_padding(process, loss, spread):
     """On batches of rows and trajectories of different lengths: the gradient is the weighted score of the mean over
     tokens, however they are laid out."""
     gaps = []
@@ -201,7 +201,7 @@ def test_micro_batches_ranks_and_padding_change_nothing(process, loss, spread):
 
 
 @pytest.mark.parametrize("mean", ["sequence", "fixed"])
-def test_other_means_are_as_exact(mean):
+def test_other_means_are_exact(mean):
     train = replace(TRAIN, mean=mean, mean_length=5)
     for batch in possible_batches(VARIABLE_TURNS)[::60]:
         given, _ = built("estimators", "reinforce")(batch.experience, {})
@@ -217,7 +217,7 @@ def test_other_means_are_as_exact(mean):
             np.testing.assert_allclose(found, -by_hand, atol=1e-10)
 
 
-def test_advantages_that_differ_from_token_to_token_stay_with_their_tokens():
+def test_token_advantages_stay_with_their_tokens():
     for batch in possible_batches(SHARED)[::9]:
         drawn = np.random.default_rng(7).normal(size=len(batch.experience.tokens)).astype(np.float32)
         by_hand = gradient_of(SHARED, batch, drawn.astype(np.float64), "tokens")
@@ -241,7 +241,7 @@ COIN = DecisionProcess(
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_what_a_divergence_in_the_loss_pulls_at(kind):
+def test_divergence_in_the_loss_has_the_exact_gradient(kind):
     """p = (1/4, 3/4), reference q = (1/2, 1/2), d = log p/q. The gradients of the estimates, on average over p:
 
     k1 = d                  E[s] = 0: nothing at all
@@ -260,7 +260,7 @@ def test_what_a_divergence_in_the_loss_pulls_at(kind):
 
 
 @pytest.mark.parametrize("kind", ["k2", "k3_corrected"])
-def test_a_divergence_over_what_another_policy_sampled_is_weighed_as_the_rest_of_the_loss(kind):
+def test_divergence_off_policy_has_the_same_importance_weights(kind):
     """The sampler's (1/2, 1/2) gives the gradient of the learner's KL(p||q), p = (1/4, 3/4), where every token's
     divergence weighs by p over the sampler; unweighed it would be E_sampler[log(p/q) s]."""
     train = replace(TRAIN, correction=CorrectionSection(kind="truncate", cap=100.0))
@@ -302,7 +302,7 @@ class Steps(Tables):
 @pytest.mark.parametrize(
     ("rows", "limit", "sizes"), [(65, 64, [33, 32]), (64, 32, [32, 32]), (7, 3, [3, 2, 2]), (3, 9, [3])]
 )
-def test_minibatches_are_as_even_as_they_can_be(rows, limit, sizes):
+def test_minibatches_are_even(rows, limit, sizes):
     """Under AdamW a step on one row left over moves the weights as far as one on all the others."""
     process = replace(COIN, samples=rows)
     one = possible_batches(COIN)[0].experience
@@ -340,7 +340,7 @@ def two_tokens(first, second):
 
 
 @pytest.mark.parametrize("level", ["sequence", "token"])
-def test_what_another_policy_sampled_is_corrected_for_whole_actions_only(level):
+def test_only_sequence_correction_is_exact_off_policy(level):
     """Sampled by one table, learned by another. Weighed by the ratio of whole actions the expectation is the learner's
     policy gradient; by the ratio of each token alone it lacks the other token's, and differs by just that."""
     sampler, learner = two_tokens(0.5, (0.5, 0.25)), two_tokens(0.25, (0.75, 0.5))

@@ -38,7 +38,7 @@ def copied(model, tmp_path) -> Path:
     return Path(shutil.copytree(model, tmp_path / "model"))
 
 
-def test_files_of_the_index_count_and_no_others(qwen3, tmp_path):
+def test_only_files_of_the_index_count(qwen3, tmp_path):
     folder = copied(qwen3, tmp_path)
     names = ["model-1.safetensors", "model-2.safetensors"]
     shutil.copy(folder / "model.safetensors", folder / names[0])
@@ -80,7 +80,7 @@ def test_a_model_of_the_hub_is_read_from_the_cache(qwen3, tmp_path, monkeypatch)
     assert read_shape("someone/small").parameters == read_shape(qwen3).parameters
 
 
-def test_a_model_that_is_nowhere_says_what_to_do(tmp_path, monkeypatch):
+def test_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="not all of it is in this machine's cache"):

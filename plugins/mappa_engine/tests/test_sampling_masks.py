@@ -109,7 +109,7 @@ def found(positions):
     )  # fmt: skip
 
 
-def test_the_mask_is_what_has_a_probability():
+def test_mask_holds_tokens_with_a_probability():
     inf = float("inf")
     positions = [[(7, -0.5), (9, -0.1), (7, -0.5), (4, -inf)], [(3, 0.0), (3, 0.0), (1, -inf), (2, -inf)]]
     logprobs, tokens, sizes = read_logprobs(found(positions), Sampling(top_k=2), vocabulary=259)
@@ -141,7 +141,7 @@ def test_a_temperature_that_vllm_would_raise_is_refused():
     check_sampling(Sampling(temperature=0.01))
 
 
-async def test_a_setting_that_vllm_does_not_take_is_an_error_of_the_recipe():
+async def test_settings_that_vllm_refuses_are_config_errors():
     """Refused by an engine's process it would be a failure of the engine."""
     reading = SimpleNamespace(model_name="tiny", stops=frozenset({2}))
     sampler = ClusterSampler("solver", reading, pool=None, window=160, template_kwargs={})

@@ -123,7 +123,7 @@ def assert_same(found, expected, tolerance=1e-5):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_the_gradient_is_that_of_both_terms_written_out(qwen3, scorer, experience, given, layout):
+def test_supervised_gradient_matches_plain_torch(qwen3, scorer, experience, given, layout):
     (found,), metrics = updated(scorer, experience, given, layout=layout)
     (policy,), alone = updated(scorer, replace(experience, demonstrations=None), given)
     term, mean = surprise(qwen3, experience, range(4))
@@ -134,7 +134,7 @@ def test_the_gradient_is_that_of_both_terms_written_out(qwen3, scorer, experienc
     assert metrics["tokens"] == alone["tokens"]
 
 
-def test_the_mean_is_over_the_tokens_of_the_step_alone(qwen3, scorer, experience, given):
+def test_supervised_mean_is_over_the_steps_tokens(qwen3, scorer, experience, given):
     train = replace(TRAIN, minibatch_rows=3)
     found, metrics = updated(scorer, experience, given, train=train)
     without, _ = updated(scorer, replace(experience, demonstrations=None), given, train=train)
@@ -148,7 +148,7 @@ def test_the_mean_is_over_the_tokens_of_the_step_alone(qwen3, scorer, experience
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_without_weight_or_corrections_nothing_changes_to_the_bit(scorer, experience, given, weight):
+def test_without_corrections_updates_are_bit_equal(scorer, experience, given, weight):
     train = replace(TRAIN, supervised=SupervisedSection(weight=weight))
     known = experience if weight == 0.0 else replace(experience, demonstrations=demonstrations({}))
     expected = updated(
@@ -167,13 +167,13 @@ def test_a_correction_of_a_row_without_reward_changes_nothing(scorer, experience
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_weight_that_is_not_finite_in_effect_is_skipped(scorer, experience, given):
+def test_non_finite_supervised_loss_is_skipped(scorer, experience, given):
     train = replace(TRAIN, supervised=SupervisedSection(weight=1e39))
     gradients, metrics = updated(scorer, experience, given, train=train)
     assert (gradients, metrics["skipped"]) == ([], 1.0)
 
 
-def test_corrected_actions_become_likelier_and_the_rest_of_the_iteration_is_kept(experience):
+def test_corrections_become_likelier(experience):
     part = select_rows(experience, np.array([5, 3, 1]))
     assert part.demonstrations.row.tolist() == [0, 1, 1]
     assert part.demonstrations.tokens.tolist() == [30, 31, 2, 7, 2, 100, 101, 102, 2]

@@ -29,7 +29,7 @@ def chat():
 
 
 @pytest.mark.parametrize("talks", [echo_dialogues, choice_dialogues])
-def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
+def test_tiny_model_was_trained_on_its_template(chat, talks):
     model = build_untrained_model()
     for talk in islice(talks(Random(1)), 20):
         shown = model.encode(talk)
@@ -42,20 +42,20 @@ def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
         assert shown.loss_mask == [False] * len(rendered) + [True] * (len(shown.tokens) - len(rendered))
 
 
-def test_an_answer_is_one_of_what_was_offered():
+def test_tiny_model_answers_with_an_offered_line():
     for question, answer in islice(choice_dialogues(Random(2)), 200):
         lines = [line.removeprefix("- ") for line in question.content.split("\n") if line.startswith("- ")]
         assert answer.content in (lines or question.content.split())
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
-def test_it_reads_and_writes_any_text(chat, text):
+def test_tiny_tokenizer_covers_any_text(chat, text):
     tokens = chat.encode(text, frozenset({chat.tokenizer.eos_token_id}))
     assert tokens is not None and len(tokens) == len(text.encode()) + 1
     assert chat.decode(tokens[:-1].tolist()) == text
 
 
-async def test_it_repeats_an_offered_line_more_often_than_not():
+async def test_tiny_model_mostly_repeats_an_offered_line():
     prompt = f"Look it up, or say what you know.\n- {CALL}\n- low tide\n- nothing was found"
     engine = LocalEngine(LocalOptions(device="cpu", deterministic=True))
     await engine.open([PolicySpec(name="p", model=MODEL)], None, seed=0)

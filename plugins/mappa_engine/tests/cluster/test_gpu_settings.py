@@ -34,7 +34,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("gpus", "words"), SETTINGS)
-def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words):
+def test_gpu_smoke_settings_are_placed(gpus, words):
     config = Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config
     specs = build_policy_specs(config, AGENTS)
     machine = Machine(host="box", cpus=16, gpus=gpus, gpu_bytes=GPU_BYTES, memory_bytes=4 * GPU_BYTES)
@@ -49,5 +49,5 @@ def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words)
 
 
 @pytest.mark.parametrize("words", smoke.LOCAL.values(), ids=smoke.LOCAL)
-def test_a_training_of_the_local_engine_on_a_gpu_is_composed(words):
+def test_local_gpu_smoke_settings_are_valid(words):
     assert Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config.engine.options.device == "cuda"
