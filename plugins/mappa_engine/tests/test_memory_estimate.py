@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.model_shape import parse_shape
 from mappa_engine.options import ClusterOptions, PlacedOptions
 
+ROOT = Path(__file__).parents[3]
 GB = 10**9
 TOKENS = 512
 SIZES = {
@@ -195,12 +198,23 @@ def test_memory_of_a_sampler_on_a_gpu_by_hand():
     assert sampler.by_phase["learning"] == {name: parts[name] for name in ("context", "graphs", "workspace")}
 
 
-def test_plans_of_the_trainings_that_were_measured_are_an_upper_bound():
-    """Two at once took 28.5 GB of an H200: this one, and adapters on the tiny model of MathChat."""
+def measured_plans():
+    """Two at once took 28.5 GB of an H200: the shape above, and adapters on the tiny model of MathChat."""
     tiny = "package:mappa_engine/models/tiny"
     lora = Lora(rank=8, alpha=16.0)
     team = [PolicySpec(name=name, model=tiny, kind="lora", lora=lora) for name in ("solver", "coder", "verifier")]
-    options = ClusterOptions(kv_cache_mb=1024)
-    adapters = find_placement(team, {tiny: read_shape(tiny)}, H200, options, train=TrainSection(micro_tokens=2048))
-    planned = tried_placement().peak(0)[0] + adapters.peak(0)[0]
+    options, train = ClusterOptions(kv_cache_mb=1024), TrainSection(micro_tokens=2048)
+    return tried_placement(), find_placement(team, {tiny: read_shape(tiny)}, H200, options, train=train)
+
+
+def test_plans_of_the_measured_trainings_are_a_near_upper_bound():
+    planned = sum(placement.peak(0)[0] for placement in measured_plans())
     assert 28.5 * GB <= planned <= 1.1 * 28.5 * GB
+
+
+def test_engines_page_has_the_plans_of_the_measured_trainings():
+    planned = sum(placement.peak(0)[0] for placement in measured_plans())
+    learning = [load.by_phase["learning"] for placement in measured_plans() for load in placement.loads_on(0)]
+    explained = planned - sum(parts.get("allocator", 0) for parts in learning)
+    page = " ".join((ROOT / "docs" / "engines.md").read_text().split())
+    assert f"Their plans add up to {planned / GB:.1f} GB; all terms but the last to {explained / GB:.1f}." in page
