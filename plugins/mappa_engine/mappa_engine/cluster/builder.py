@@ -142,7 +142,7 @@ def _adapted_layers(lora: Lora, tensors: Collection[str], shape: ModelShape) -> 
 
 
 def _gpu_transfer(setup: ClusterSetup, group: LearnerGroup, pool: SamplerPool) -> Any:
-    """Build the transfer from GPU to GPU. Untested on a GPU."""
+    """Build the transfer from GPU to GPU."""
     workers = [setup.options.tensor_parallel] * len(pool.engines)
     transport: Any = setup.transport
     return GpuTransfer(transport, group, lambda: [engine.actor.handle for engine in pool.engines], workers).transfer

@@ -22,7 +22,7 @@ class GpuProbe:
 
 
 async def discover_resources(ray_actors: RayActors, *, deadline_s: float) -> Resources:
-    """List the live nodes by address, with the memory of their GPUs (untested on a GPU)."""
+    """List the live nodes by address, with the memory of their GPUs."""
     return Resources(nodes=tuple([await _node(ray_actors, node, deadline_s) for node in ray_actors.nodes()]))
 
 

@@ -148,7 +148,7 @@ class LearnerGroup:
     async def connect(
         self, policy: str, transport: vllm_transfer.GpuTransport, engines: Sequence[Any], workers: Sequence[int]
     ) -> None:
-        """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs. Untested."""
+        """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs."""
         deadline_s = self._config.options.sync_s
         free = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
         rendezvous = vllm_transfer.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
@@ -156,7 +156,7 @@ class LearnerGroup:
         await self._call_all("connect", policy, transport, rendezvous, tuple(engines), deadline_s=deadline_s, what=what)
 
     async def transfer(self, policy: str, version: int) -> SentWeights:
-        """Send a policy's weights from GPU to GPU, to all connected engines. Untested."""
+        """Send a policy's weights from GPU to GPU, to all connected engines."""
         deadline_s = self._config.options.sync_s
         sent = await self._call_all("transfer", policy, version, deadline_s=deadline_s, what=f"send {policy!r}")
         first: SentWeights = sent[0]

@@ -212,7 +212,7 @@ class LearnerRank:
         rendezvous: vllm_transfer.TransferRendezvous,
         engines: Sequence[Any],
     ) -> None:
-        """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU. Untested."""
+        """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU."""
         dtype = getattr(torch, self._config.dtype)
         shapes = self._shapes[policy].items()
         metas = [
@@ -231,7 +231,7 @@ class LearnerRank:
         )
 
     def transfer(self, policy: str, version: int) -> SentWeights:
-        """Send a policy's weights to the connected engines. Untested."""
+        """Send a policy's weights to the connected engines."""
         return self._gpu_senders[policy].send(version)
 
     def save(self, folder: Path, versions: Mapping[str, int], dtype: str = "float32") -> None:

@@ -105,7 +105,7 @@ class SamplerServer:
         self._current_queue().put(bucket)
 
     def transfer(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Run one of vLLM's calls of a transfer from GPU to GPU, while paused. Untested on a GPU."""
+        """Run one of vLLM's calls of a transfer from GPU to GPU, while paused."""
         if method == START_UPDATE:
             # Set before anything is changed, and again only by a complete load: until then the engine gives no tokens.
             self._is_complete = False

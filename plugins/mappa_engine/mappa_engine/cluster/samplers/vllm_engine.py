@@ -221,15 +221,15 @@ class VllmEngine:
         raise EngineError(f"the engine has no version {version} of the adapter of policy {policy!r}")
 
     def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Call a method of all workers, for transfers from GPU to GPU. Untested on a GPU."""
+        """Call a method of all workers, for transfers from GPU to GPU."""
         self._engine.collective_rpc(method, kwargs=dict(arguments))
 
     def sleep(self) -> None:
-        """Free the GPU memory of weights and KV cache. Untested on a GPU."""
+        """Free the GPU memory of weights and KV cache."""
         self._engine.sleep(level=1 if self._config.adapter_policies else 2, mode="keep")
 
     def wake(self, tag: str) -> None:
-        """Allocate GPU memory again for `tag`, weights or kv_cache. Untested on a GPU."""
+        """Allocate GPU memory again for `tag`, weights or kv_cache."""
         self._engine.wake_up([tag])
 
 

@@ -1,4 +1,4 @@
-"""Driver's side of transfers from GPU to GPU: connects and reconnects ranks and engines. Untested on a GPU."""
+"""Driver's side of transfers from GPU to GPU: connects and reconnects ranks and engines."""
 
 from __future__ import annotations
 

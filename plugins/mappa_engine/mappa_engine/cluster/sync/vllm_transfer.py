@@ -1,7 +1,7 @@
 """Weight transfer from GPU to GPU by vLLM: `nccl` where learners and samplers have separate GPUs, `ipc` where they
 share them.
 
-Untested on a GPU: tests cover the order of calls and the computations here, not vLLM's transfer of the bytes. There are
+`ipc` ran on one GPU, `nccl` on none: tests cover the order of calls and the computations here, not the bytes. There are
 no checksums, as no bytes pass through host memory: names and the probe are verified.
 """
 
