@@ -17,7 +17,10 @@ def resolve_model_path(spec: str) -> str:
         try:
             folder = Path(str(importlib.resources.files(package).joinpath(path)))
         except ModuleNotFoundError as error:
-            raise ModelError(f"{spec}: the package {package} is not installed") from error
+            raise ModelError(
+                f"{spec}: the package {package} is not installed. Install the distribution that holds it, or "
+                "name a folder or a model of the hub."
+            ) from error
     else:
         folder = Path(spec).expanduser()
         named_like_a_path = spec.startswith((".", "~", "/")) or spec.count("/") > 1

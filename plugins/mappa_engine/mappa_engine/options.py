@@ -79,8 +79,8 @@ class ClusterOptions:
     memory and time in its square. auto: 4096 on GPUs; 512 on CPUs, where attention over long rows takes most of a
     pass."""
     samplers: int | str = AUTO
-    """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or as many as fit; one on
-    CPUs."""
+    """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or one on a GPU where
+    these do not fit; one on CPUs."""
     tensor_parallel: int = 1
     """GPUs of one engine of vLLM."""
     kv_cache_mb: int | str = AUTO

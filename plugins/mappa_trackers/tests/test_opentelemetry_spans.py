@@ -162,7 +162,7 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
     made = import_logs(
-        load_plugins(only=("analysis",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
+        load_plugins(only=("look",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
     )
     with RunReader(made.folder) as reader:
         (row,) = reader.trajectories
