@@ -56,7 +56,6 @@ from mappa_core.protocols import (
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.redaction import keep_environment
 from mappa_core.tools import task_files
-from mappa_core.tools.tool_limits import to_tool_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -222,8 +221,7 @@ class _SessionBuilder:
             workflow=workflow, policy_of=policy_of, tools=toolset.tools, toolboxes=toolset.toolboxes,
             samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},
-            limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
-            retries={name: section.retries for name, section in toolset.sections.items()},
+            limits=toolset.limits, retries=toolset.retries,
             coach_of=coaches.coach_of, hindsight=coaches.hindsight, api_policies=api_policies,
             ledger=Ledger(config.coach.spend_usd), reference_for=frozenset(config.coach.reference_for),
             coach_timeout_s=config.coach.timeout_s, seed=config.seed,

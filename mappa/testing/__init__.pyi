@@ -6,6 +6,7 @@ from .fakes import MemoryRecorder as MemoryRecorder
 from .fakes import ScriptedEngine as ScriptedEngine
 from .fakes import ScriptedSampler as ScriptedSampler
 from .packages import PackageContract as PackageContract
+from .packages import TransportPackageContract as TransportPackageContract
 from .packages import load_plugins as load_plugins
 from .play import play as play
 from .play import scenes_of as scenes_of
@@ -13,6 +14,8 @@ from .shapers import ShaperContract as ShaperContract
 from .tasks import TaskSourceContract as TaskSourceContract
 from .tools import ToolContract as ToolContract
 from .trackers import TrackerContract as TrackerContract
+from .transports import CaptureContract as CaptureContract
+from .transports import SdkTransportContract as SdkTransportContract
 from .transports import TransportContract as TransportContract
 from .wire_server import WireAnswer as WireAnswer
 from .wire_server import WireRequest as WireRequest

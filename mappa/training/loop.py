@@ -214,7 +214,7 @@ class TrainingLoop:
             joined=batch.joined,
             staleness=stale,
             failed_rollouts=Counter(one.error.kind for one in played if one.error is not None),
-            retried_calls=figures.count_retried_calls(played),
+            tool_retries=figures.count_tool_retries(played),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), played),
             coach=coach,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.commands import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import Coach, Verdict
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits

@@ -11,10 +11,10 @@ import pytest
 
 from mappa.store import cassette
 from mappa_core import Breach, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.coach import Cassette
 from mappa_core.config import rules
 from mappa_core.config.layers import SettingsNode
 from mappa_core.sandbox import FileChange
-from mappa_core.transport import Cassette
 
 MATHS = {
     "problem_solver": Role(brief="Plans how to solve the problem."),

@@ -14,7 +14,6 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from mappa.commands import Price
 from mappa.testing import CoachContract, load_plugins
 from mappa_core import (
     Coach,
@@ -32,10 +31,12 @@ from mappa_core import (
     Verdict,
     hookimpl,
 )
+from mappa_core.calls.options import Price
+from mappa_core.coach import Cassette
 from mappa_core.coaching.llm_coach import LLMCoach, llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
-from mappa_core.transport import CallError, CallFault, Cassette, Provider, Reply, Request
+from mappa_core.transport import CallError, CallFault, Provider, Reply, Request
 
 ONCE = replace(LLMCoachOptions().limits, attempts=1)
 TEAM = {"solver": Role(brief="solves"), "verifier": Role(brief="checks")}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mappa_core import Completion, Experience, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core import Completion, Experience, Failure, Message, Step, Task, Trajectory, Verdict
+from mappa_core.engine import VersionSpan
 from mappa_core.records import Counterfactual
 
 MakeStep = Callable[..., Step]

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, TaskError
 from mappa_core.data import read_rows

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from mappa.cli import progress, result_tables
-from mappa.runs import EvalSummary, Evaluation, Summary
+from mappa.runs import Evaluation
+from mappa.store.summary import EvalSummary, Summary
 from mappa.training.summary import build_summary
 
 
@@ -30,3 +31,15 @@ def summary_of() -> Callable[[Sequence[Evaluation]], EvalSummary]:
     blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
     untrained = SimpleNamespace(iterations=list)
     return lambda evaluations: build_summary(blank, untrained, evaluations).eval
+
+
+@pytest.fixture
+def evaluation_json():
+    """An evaluation as commands print it with `--json`."""
+    return result_tables.evaluation_json
+
+
+@pytest.fixture
+def format_problem_count():
+    """How many problems there are, in words."""
+    return progress.format_problem_count

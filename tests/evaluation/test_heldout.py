@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.commands import evaluation_json, format_problem_count
 from mappa.evaluation import heldout
 from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.statistics import paired_gain, share_interval
-from mappa.runs import FigureSummary
+from mappa.store.summary import FigureSummary
 from mappa_core import ConfigError, Failure, RunError, Task, Trajectory
 
 PROMPT = Failure(kind="PromptTooLong", message="too long")
@@ -69,7 +68,7 @@ def test_the_line_of_a_whole_evaluation_counts_its_problems_alone(evaluation_lin
     assert " over 3 problems" in evaluation_line(evaluated(*THREE))
 
 
-def test_the_document_of_an_evaluation_counts_problems_without_a_value(one_lost):
+def test_the_document_of_an_evaluation_counts_problems_without_a_value(one_lost, evaluation_json):
     document = evaluation_json(one_lost)
     assert (document["problems"], document["known_problems"]) == (4, 3)
 
@@ -83,7 +82,7 @@ def test_the_summary_counts_problems_without_a_value(one_lost, summary_of):
 
 
 @pytest.mark.parametrize(("known", "said"), [((), ""), ((4, 4), ""), ((3, 3), "3 of "), ((4, 3), "4 and 3 of ")])
-def test_known_problems_are_named_where_some_are_missing(known, said):
+def test_known_problems_are_named_where_some_are_missing(known, said, format_problem_count):
     assert format_problem_count(4, 2, known) == f"{said}4 problems in 2 clusters"
 
 

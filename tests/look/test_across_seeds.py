@@ -12,7 +12,7 @@ from scipy import stats
 
 from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.compare import sequential_level
-from mappa.statistics import Interval, gain_half_widths, paired_gain, share_interval
+from mappa.statistics import Interval, paired_gain, share_interval
 
 shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
@@ -77,7 +77,7 @@ def by_hand(one, other):
     return gains.mean(), max(0.0, sum(seeds) - chance), sum(seeds) ** 2 / unsure
 
 
-def test_a_difference_over_seeds_by_hand():
+def test_a_difference_over_seeds_by_hand(gain_half_widths):
     random = np.random.default_rng(2)
     one = (random.random((3, 40)) < np.array([[0.4], [0.9], [0.7]])).astype(float)
     other = (random.random((4, 40)) < np.array([[0.2], [0.4], [0.3], [0.5]])).astype(float)

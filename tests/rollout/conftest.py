@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mappa_core import Failure
+from mappa_core.credit import counterfactual
 from mappa_core.records import Counterfactual
 
 
@@ -23,3 +24,9 @@ def counterfactuals() -> Callable[..., tuple[Counterfactual, ...]]:
         )
 
     return build
+
+
+@pytest.fixture
+def counterfactual_credit():
+    """What an action changed of the outcome."""
+    return counterfactual.counterfactual_credit

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.commands import RunConfig
 from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.counterfactual import (
     CounterfactualBound,
@@ -14,8 +13,10 @@ from mappa.rollout.counterfactual import (
     bound_counterfactuals,
     max_actions_after,
 )
-from mappa.rollout.team import Job, NamedCoach, Team
-from mappa.runs import RunFolder, RunReader, counterfactual_credit
+from mappa.rollout.named_coach import NamedCoach
+from mappa.rollout.team import Job, Team
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import RunConfig
 from mappa.testing import FixedCoach, ScriptedSampler
 from mappa_core import (
     ConfigError,
@@ -160,14 +161,18 @@ class Bench:
         )
 
 
-def credits_of(trajectory, metric="correct"):
-    return [counterfactual_credit(trajectory, step.position, metric).value for step in trajectory.steps]
+@pytest.fixture
+def credits_of(counterfactual_credit):
+    """The credit of every action of a trajectory."""
+    return lambda trajectory, metric="correct": [
+        counterfactual_credit(trajectory, step.position, metric).value for step in trajectory.steps
+    ]
 
 
 # --- who is guilty ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_sibling_helped(folder):
+async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_sibling_helped(folder, credits_of):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
@@ -178,7 +183,7 @@ async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_
     assert weighed.figures.metrics() == {"rollouts": 2, "lost": 0, "settled": 2, "missing/no_sibling": 4}
 
 
-async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder):
+async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder, credits_of):
     bench = Bench(folder, ["good plan"] * 3, works=["work 5", "work 4"])
     await bench.play()
     bench.script.plans, bench.script.works = ["good plan"], ["work 4"]
@@ -189,7 +194,7 @@ async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_
     assert credits_of(weighed) == [None, -1.0, 0.0]
 
 
-async def test_a_default_action_measures_what_an_agent_contributes(folder):
+async def test_a_default_action_measures_what_an_agent_contributes(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     texts = {"planner": "no plan", "worker": "no work", "teller": "4"}
@@ -198,7 +203,7 @@ async def test_a_default_action_measures_what_an_agent_contributes(folder):
     assert credits_of(weighed) == [0.0, 1.0, 0.0]
 
 
-async def test_the_credit_is_less_the_mean_over_several_samples(folder):
+async def test_the_credit_is_less_the_mean_over_several_samples(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.script.works = ["work 5", "work 4", "work 3", "work 9"]
@@ -208,7 +213,7 @@ async def test_the_credit_is_less_the_mean_over_several_samples(folder):
     assert credits_of(weighed)[1] == 1.0 - 1 / 4
 
 
-async def test_the_same_action_with_the_same_luck_has_credit_0(folder):
+async def test_the_same_action_with_the_same_luck_has_credit_0(folder, credits_of):
     bench = Bench(folder, ["same plan", "same plan"], samples=2)
     first, _ = await bench.play()
     seeds = dict(enumerate(bench.team.seed_of(first.id, position) for position in range(3)))
@@ -238,7 +243,7 @@ async def test_a_replaced_action_has_its_own_calls_made_where_the_old_ones_left_
     assert of_first == [("good plan", (), {}), ("work 4", ("good",), {"good": "good plan"})]
 
 
-async def test_counterfactual_lost_to_a_tool_failure_gives_no_credit_and_is_counted(folder):
+async def test_counterfactual_lost_to_a_tool_failure_gives_no_credit_and_is_counted(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.tool.broken = True
@@ -325,7 +330,7 @@ async def test_counterfactuals_finished_before_a_kill_are_not_played_again(folde
 
 @pytest.mark.parametrize("waves", [False, True])
 @pytest.mark.parametrize("killed_after", range(1, 6))
-async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folder, waves, killed_after):
+async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folder, waves, killed_after, credits_of):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
     real, recorded = folder.store.record_step, []
@@ -357,7 +362,7 @@ async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folde
 # --- the formula ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_credit_of_an_action_by_hand(folder, counterfactuals):
+async def test_the_credit_of_an_action_by_hand(folder, counterfactuals, counterfactual_credit):
     def weighed_by(trajectory, *outcomes):
         return counterfactual_credit(replace(trajectory, counterfactuals=counterfactuals(*outcomes)), 0, "correct")
 

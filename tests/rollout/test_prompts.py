@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.commands import compose, evaluate_standalone
 from mappa.runs import RunReader
+from mappa.sessions import compose, evaluate_standalone
 from mappa.testing import FixedCoach, load_plugins, play
 from mappa_core import ConfigError, Message, NoOptions, Offer, Role, Task, Workflow, hookimpl
 from mappa_core.transport import Reply

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.commands import CoachSection, LLMCoachOptions
 from mappa.session.coaches import build_coaches
 from mappa_core import ConfigError, Use
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.config.schema import CoachSection
 
 LIMITS = LLMCoachOptions().limits
 WORKFLOW = SimpleNamespace(agents={"solver": None}, metric="correct")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.commands import RunConfig
 from mappa.session.eval_split import in_selection_split, split_held_out
+from mappa.sessions import RunConfig
 from mappa_core import ConfigError, Task
 
 TASKS = [Task(id=f"n{n}", prompt=str(n)) for n in range(41, 65)]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.runs import RunReader, to_json
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
 from mappa_core import Failure, RunError, Step, Task, Trajectory, Verdict
+from mappa_core.codec import to_json
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

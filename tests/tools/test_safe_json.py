@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa.runs import from_json
 from mappa_core import ToolCall
+from mappa_core.codec import from_json, to_json
 from mappa_core.safe_json import MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS, parse_untrusted_json
-from mappa_core.sandbox import to_json
 from mappa_core.tools.chat_format import split_calls
 
 SCALARS = (

@@ -12,14 +12,17 @@ from random import Random
 import numpy as np
 import pytest
 
+from mappa.cli import result_tables
 from mappa.cli.progress import LineProgress
 from mappa.cli.run_result import show_run_result
 from mappa.commands import Console
 from mappa.look.observe import observe as observe_team
 from mappa.look.view.report import write_report
 from mappa.rollout.resume import resume_iteration as resume_iteration_of
+from mappa.session import builder
 from mappa.session.eval_split import in_selection_split as is_for_selection
 from mappa.store import checkpoint
+from mappa.store.checkpoint_ref import resolve_checkpoint
 from mappa.store.writer import Store
 from mappa.testing import ScriptedEngine, ScriptedSampler, load_plugins
 from mappa.training import TrainResult
@@ -33,12 +36,12 @@ from mappa_core import (
     TaskSource,
     Tracker,
     Verdict,
-    VersionSpan,
     Workflow,
     files,
     hookimpl,
 )
-from mappa_core.engine import EngineLost
+from mappa_core.credit import counterfactual
+from mappa_core.engine import EngineLost, VersionSpan
 
 RECIPE = """
 tasks: {use: numbers}
@@ -351,6 +354,30 @@ def resume_iteration():
 def in_selection_split():
     """Whether a task is one of those on which the best checkpoint is chosen."""
     return is_for_selection
+
+
+@pytest.fixture
+def show_warnings():
+    """What prints the warnings of a run."""
+    return result_tables.show_warnings
+
+
+@pytest.fixture
+def overridden_settings():
+    """Settings of a run that have no effect, in words."""
+    return builder.overridden_settings
+
+
+@pytest.fixture
+def counterfactual_credit():
+    """What an action changed of the outcome."""
+    return counterfactual.counterfactual_credit
+
+
+@pytest.fixture
+def manifest_of():
+    """What a checkpoint of a run's folder says of itself: that of an iteration, or the last."""
+    return lambda folder, which="last": resolve_checkpoint(f"{folder}@{which}", root=folder.parent).checkpoint.manifest
 
 
 @pytest.fixture

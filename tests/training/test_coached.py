@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mappa.commands import Console, overridden_settings
+from mappa.commands import Console
 from mappa.runs import RunReader
 from mappa.testing import load_plugins
 from mappa.training import Run
-from mappa.training.coach_states import load_coach_states
 from mappa.training.listener import Listener
 from mappa_core import Coach, ConfigError, GuardStop, Offer, Task, Usage, Verdict, hookimpl
 from mappa_core.coach import Alarm, DriftReport, Gap, Interval
@@ -177,7 +176,13 @@ def test_listener_hears_of_providers_before_anything_else(start):
 
 
 GAP = Gap(
-    phase="live", agent="doubler", stratifier="task", stratum="even", points=Interval(mean=4.0, low=3.0, high=5.0)
+    phase="live",
+    agent="doubler",
+    stratifier="task",
+    stratum="even",
+    against="odd",
+    actions=(10, 10),
+    points=Interval(mean=4.0, low=3.0, high=5.0),
 )
 
 
@@ -226,16 +231,12 @@ def test_a_coach_learns_from_its_own_verdicts_alone(start, dears):
     assert [len(verdicts) for verdicts in own] == [4, 4]
 
 
-def test_a_checkpoint_of_0_1_0_gives_a_coach_its_own_state_back():
-    coach = Confessing(DearOptions())
-    load_coach_states([coach], {"coaches": [{"active": True, "offsets": [], "coach": {"learned": [1]}}], "drift": {}})
-    assert coach.learned == [1]
-
-
 @pytest.mark.parametrize(
     ("normalize", "policies", "warned"), [("policy", 1, True), ("agent", 1, False), ("policy", 2, False)]
 )
-def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, normalize, policies, warned):
+def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(
+    start, normalize, policies, warned, overridden_settings
+):
     shared = "agents={doubler: {policy: one}, checker: {policy: one}}" if policies == 1 else "agents={}"
     options = f"estimator={{use: reinforce_plus_plus, options: {{normalize: {normalize}}}}}"
     said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker"), ()))
@@ -247,7 +248,7 @@ def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, 
     [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False),
      ("scale, truncation_filter, difference", True), ("difference", False)],
 )  # fmt: skip
-def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned):
+def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned, overridden_settings):
     listed = ", ".join(f"{{use: {use}}}" for use in shapers.split(", "))
     credit = "credit.counterfactual.use=resample"
     said = list(overridden_settings(start(f"shapers=[{listed}]", credit).composed, ("doubler", "checker"), ()))
@@ -256,7 +257,7 @@ def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, wa
     assert [one.partition(";")[0] for one in said] == [expected] * warned
 
 
-def test_difference_beside_the_actions_own_reward_replaces_none(start):
+def test_difference_beside_the_actions_own_reward_replaces_none(start, overridden_settings):
     own = "shapers=[{use: scale}, {use: difference, options: {process_weight: 1}}]"
     composed = start(own, "credit.counterfactual.use=resample").composed
     assert list(overridden_settings(composed, ("doubler", "checker"), ())) == []
@@ -265,7 +266,7 @@ def test_difference_beside_the_actions_own_reward_replaces_none(start):
 @pytest.mark.parametrize(
     ("loaded", "warned"), [((), ["policies.doubler_2 has no effect: agents play by one, checker"]), (["doubler_2"], [])]
 )
-def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned):
+def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned, overridden_settings):
     run = start("agents.doubler.policy=one", "policies.one.model=fake", "policies.doubler_2.model=fake")
     assert list(overridden_settings(run.composed, ("doubler", "checker"), loaded)) == warned
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from mappa.runs import RunReader, counterfactual_credit
+from mappa.runs import RunReader
 from mappa.training import Run
 from mappa.training.listener import Listener
 from mappa_core import ConfigError
@@ -54,7 +54,7 @@ def _apart_from_rewards(found):
     return {name: value for name, value in found.items() if not name.startswith(("counterfactual/", "policy/"))}
 
 
-def test_counterfactuals_change_nothing_of_a_run_but_its_rewards(start):
+def test_counterfactuals_change_nothing_of_a_run_but_its_rewards(start, counterfactual_credit):
     plain, weighed = start(name="plain").train(), start(*DEFAULT, name="weighed").train()
     before, after = metrics(plain.folder), metrics(weighed.folder)
     for one, other in zip(before, after, strict=True):

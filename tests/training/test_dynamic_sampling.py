@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa.runs import RunReader, resolve_checkpoint
+from mappa.runs import RunReader
 from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.dynamic_sampling import tasks_with_spread
@@ -197,9 +197,9 @@ def test_iteration_learns_only_from_tasks_with_spread_and_counts_the_replaced(st
         assert figures["policy/doubler/equal_groups"] == 0.0
 
 
-def test_coach_learns_from_replaced_tasks_too(start):
+def test_coach_learns_from_replaced_tasks_too(start, manifest_of):
     folder = start("run", "train.dynamic_sampling=9").train().folder
-    (state,) = resolve_checkpoint(f"{folder}@last", root=folder.parent).checkpoint.manifest.coach["coaches"]
+    (state,) = manifest_of(folder).coach["coaches"]
     assert state["learned"] == sum(figures["rollouts"] for figures in metrics(folder))
 
 

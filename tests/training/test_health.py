@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mappa.commands import show_warnings
 from mappa.runs import RunReader
 from mappa.training import Run
 from mappa.training.health import HEALTH_RULES, HealthMonitor, reward_spread
@@ -130,7 +129,7 @@ def test_the_spread_of_rewards_by_hand():
 
 
 def test_health_warning_is_printed_once_and_recorded_and_not_repeated_on_resume(
-    registry, tmp_path, line_progress, report_of
+    registry, tmp_path, line_progress, report_of, show_warnings
 ):
     """The sampler of the doubles always answers alike, so siblings never differ."""
     console = Console(file=io.StringIO(), width=400)

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.runs import CoachFigures, RunReader, VerdictCount, resolve_checkpoint, write_summary
+from mappa.runs import RunReader
+from mappa.store.iteration_report import CoachFigures, VerdictCount
+from mappa.store.summary import write_summary
 from mappa.training import Run
 from mappa.training.guards import guard_verdicts
 from mappa_core import Advantages, ConfigError, GuardStop, Message, PluginError, RunError, TaskError, Verdict
@@ -54,7 +56,7 @@ def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):
     assert sorted(used) == sorted(f"n{n}" for n in range(2, 12))
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path, kept):
+def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path, kept, manifest_of):
     whole = start(registry, tmp_path, name="whole").train()
 
     class Killed(BaseException):
@@ -79,7 +81,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
     assert traces(folder) == traces(whole.folder)
-    states = resolve_checkpoint(f"{folder}@last", root=folder.parent).checkpoint.manifest.coach["coaches"]
+    states = manifest_of(folder).coach["coaches"]
     assert states == [{"learned": 16}]
 
 

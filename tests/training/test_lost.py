@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from mappa.cli import main
-from mappa.commands import evaluate_standalone
 from mappa.runs import RunFolder, RunReader
+from mappa.sessions import evaluate_standalone
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa.training.listener import Listener
@@ -191,9 +191,9 @@ def test_tool_failures_are_counted_and_score_no_agent(start):
     assert (report.rollouts, report.failed, report.lost) == (10, len(lost), len(lost))
     assert all(one.error.message == "the sandbox is out of sand (in 2 attempts)" for one in lost)
     assert all([verdict.step for verdict in one.verdicts] == [one.steps[0].id] for one in lost)
-    assert (trained.summary.tools.lost, trained.summary.tools.attempts_again) == (
+    assert (trained.summary.tools.lost, trained.summary.tools.retries) == (
         len(lost),
-        report.retried_calls,
+        report.tool_retries,
     )
 
 
@@ -328,16 +328,16 @@ def test_standalone_evaluation_announces_and_records_its_sandboxes(start, regist
 def test_retried_tool_calls_are_printed_at_the_end_of_a_run(start, capsys, line_progress, show_result, report_of):
     console = Console(width=200)
     show_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
-    assert "made again" not in capsys.readouterr().out
+    assert "retries" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
         line_progress(console, 2)
     )
     show_result(console, trained)
     out = capsys.readouterr().out
-    assert trained.summary.tools.attempts_again == 2
-    assert "  1 calls of tools made again" in out or "  2 calls of tools made again" in out
-    assert "\n2 calls of tools made again\n" in out
-    assert "0 rollouts lost, 2 calls made again" in report_of(trained)
+    assert trained.summary.tools.retries == 2
+    assert "  1 retries of tool calls" in out or "  2 retries of tool calls" in out
+    assert "\n2 retries of tool calls\n" in out
+    assert "0 rollouts lost, 2 retries of calls" in report_of(trained)
 
 
 def test_trace_prints_the_sandbox_and_the_attempts_of_a_program(start, capsys):

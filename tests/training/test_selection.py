@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mappa.commands import evaluate_standalone
 from mappa.runs import RunReader
+from mappa.sessions import evaluate_standalone
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa_core import ConfigError, Offer, Task, TaskSource, hookimpl

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from mappa.runs import RunReader, resolve_checkpoint
+from mappa.runs import RunReader
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa_core import ConfigError, Offer, hookimpl
@@ -76,7 +76,7 @@ def start(registry, tmp_path, *settings, name="run"):
     return Run.from_recipe("doubles/tiny", *words, registry=registry)
 
 
-def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path, kept):
+def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path, kept, manifest_of):
     trained = start(registry, tmp_path, "checkpoint.best=true").train()
     assert kept(trained.folder) == (2, 6)
     assert json.loads((trained.folder / "checkpoints/best.json").read_text()) == {
@@ -85,7 +85,7 @@ def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_pa
     with RunReader(trained.folder) as reader:
         events = [event.body["iteration"] for event in reader.events("best")]
     assert events == [0, 1, 2]
-    manifest = resolve_checkpoint(f"{trained.folder}@2", root=tmp_path).checkpoint.manifest
+    manifest = manifest_of(trained.folder, "2")
     assert manifest.agents == {"doubler": "doubler", "checker": "checker"}
     assert {name: one.kind for name, one in manifest.policies.items()} == {"doubler": "full", "checker": "full"}
 

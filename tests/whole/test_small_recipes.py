@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mappa.cli import main
-from mappa.commands import ComposedConfig, compose
+from mappa.sessions import ComposedConfig, compose
 from mappa.testing import load_plugins
 
 SIZES = {

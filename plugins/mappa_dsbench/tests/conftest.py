@@ -9,6 +9,8 @@ import pytest
 
 from mappa.rollout import scenes
 from mappa_core import Bench, Message, Scene, Tool, ToolCall, ToolLimits
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.tools.parse_calls import parse_calls
 from mappa_core.tools.scratch import ScratchRunner
 
@@ -41,3 +43,9 @@ def build_bench() -> Callable[[Tool, ToolLimits, Path], Bench]:
 def programs_in() -> Callable[[str], tuple[ToolCall, ...]]:
     """The calls of `python` that are found in an agent's text."""
     return lambda text: tuple(parse_calls(Message(role="assistant", content=text), ["python"]))
+
+
+@pytest.fixture
+def prompt_builder() -> Callable[..., PromptBuilder]:
+    """What writes the questions of a model that judges, with these options."""
+    return lambda **options: PromptBuilder(LLMCoachOptions(**options))

@@ -14,7 +14,8 @@ from pandas import DataFrame
 
 from mappa.testing import play
 from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
-from mappa_core.sandbox import FolderWorkspace, to_json
+from mappa_core.codec import to_json
+from mappa_core.sandbox import FolderWorkspace
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import TeamOptions

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa.testing import load_plugins
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING
 from mappa_dsbench.embedded.sources import SOURCES

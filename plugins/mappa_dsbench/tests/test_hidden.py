@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, ToolLimits
 from mappa_core.sandbox import FolderWorkspace

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mappa.commands import LLMCoachOptions, PromptBuilder
 from mappa.testing import play
 from mappa_core import Scene, Task, Trajectory
 from mappa_dsbench.options import TeamOptions
@@ -20,6 +20,7 @@ from mappa_sandbox.tool import PythonTool
 
 from .tables import made
 
+Instructions = Callable[..., Awaitable[str]]
 BuildScenes = Callable[..., tuple[Scene, ...]]
 REPLIES = ("I look at the tables.", "No features, no model.", "Nothing to hand in.")
 
@@ -37,9 +38,15 @@ async def trajectory(task: Task) -> Trajectory:
     return found
 
 
-async def instructions(scene: Scene, **options: object) -> str:
-    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
-    return question.messages[0].content
+@pytest.fixture
+def instructions(prompt_builder: Callable[..., Any]) -> Instructions:
+    """What a coach is told of how it judges."""
+
+    async def build(scene: Scene, **options: object) -> str:
+        question = await prompt_builder(**options).build(scene)
+        return question.messages[0].content
+
+    return build
 
 
 def test_every_agent_has_a_rubric_of_its_own() -> None:
@@ -56,6 +63,7 @@ async def test_the_rubrics_render_in_every_setting(
     correction: bool,
     live_scenes: BuildScenes,
     hindsight_scenes: BuildScenes,
+    instructions: Instructions,
 ) -> None:
     shown = list(ROLES) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -66,7 +74,7 @@ async def test_the_rubrics_render_in_every_setting(
 
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(
-    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes, instructions: Instructions
 ) -> None:
     live = live_scenes(trajectory, ROLES, reference_for=[])
     knowing = hindsight_scenes(trajectory, ROLES, metric="correct", reference_for=list(ROLES))

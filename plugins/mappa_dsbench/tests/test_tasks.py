@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa.runs import from_json
 from mappa_core import ConfigError, Task, TaskError
-from mappa_core.sandbox import to_json
+from mappa_core.codec import from_json, to_json
 from mappa_dsbench.cache_paths import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.embedded import tasks as source
 from mappa_dsbench.embedded.catalogue import CATALOGUE

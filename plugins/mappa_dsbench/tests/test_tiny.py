@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_dsbench
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa.testing import load_plugins
 from mappa_core import Message, ToolCall
 from mappa_dsbench.embedded.catalogue import tasks_of_split

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mappa.commands import Job, NamedCoach, Replay, RolloutCollector
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.team import Team
+from mappa.sessions import Job, Replay, RolloutCollector
 from mappa.testing import MemoryRecorder, ScriptedSampler
 from mappa_core import Coach, Completion, Message, Sampling, Task, Trajectory
 from mappa_core.engine import split_calls

@@ -14,7 +14,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from mappa.commands import Replay
+from mappa.sessions import Replay
 from mappa.testing import FixedCoach
 from mappa_core import ConfigError, Message, PromptTooLong, ReplayError, Task, ToolCall
 from mappa_core.engine import EngineLost

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from mappa_core import redaction
-from mappa_core.sandbox import to_json
+from mappa_core.codec import to_json
 
 KEY = "sk-planted/7f3a91+Zq=="
 

@@ -8,6 +8,8 @@ import pytest
 
 from mappa.rollout import scenes
 from mappa_core import Scene
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.coaching.prompt import PromptBuilder
 
 BuildScenes = Callable[..., tuple[Scene, ...]]
 
@@ -22,3 +24,9 @@ def live_scenes() -> BuildScenes:
 def hindsight_scenes() -> BuildScenes:
     """What coaches are shown of a finished trajectory's actions."""
     return scenes.hindsight_scenes
+
+
+@pytest.fixture
+def prompt_builder() -> Callable[..., PromptBuilder]:
+    """What writes the questions of a model that judges, with these options."""
+    return lambda **options: PromptBuilder(LLMCoachOptions(**options))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mappa.commands import ComposedConfig, compose
+from mappa.sessions import ComposedConfig, compose
 from mappa.testing import load_plugins
 from mappa_core import PluginError, Registry
 

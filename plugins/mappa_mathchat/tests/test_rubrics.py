@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mappa.commands import LLMCoachOptions, PromptBuilder
 from mappa.testing import play
 from mappa_core import ConfigError, Scene, Task, Trajectory
 from mappa_core.workflow import PromptTemplates
@@ -17,6 +17,7 @@ from mappa_mathchat.workflow import CODER, PROMPT_SETS, SOLVER, VERIFIER, MathCh
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
+Instructions = Callable[..., Awaitable[str]]
 BuildScenes = Callable[..., tuple[Scene, ...]]
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 
@@ -31,9 +32,15 @@ async def trajectory() -> Trajectory:
         await tool.close()
 
 
-async def instructions(scene: Scene, **options: object) -> str:
-    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
-    return question.messages[0].content
+@pytest.fixture
+def instructions(prompt_builder: Callable[..., Any]) -> Instructions:
+    """What a coach is told of how it judges."""
+
+    async def build(scene: Scene, **options: object) -> str:
+        question = await prompt_builder(**options).build(scene)
+        return question.messages[0].content
+
+    return build
 
 
 def test_every_agent_has_a_rubric_of_its_own() -> None:
@@ -50,6 +57,7 @@ async def test_the_rubrics_render_in_every_setting(
     correction: bool,
     live_scenes: BuildScenes,
     hindsight_scenes: BuildScenes,
+    instructions: Instructions,
 ) -> None:
     shown = list(MathChat.agents) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -60,7 +68,7 @@ async def test_the_rubrics_render_in_every_setting(
 
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(
-    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes, instructions: Instructions
 ) -> None:
     live = live_scenes(trajectory, MathChat.agents, reference_for=[])
     knowing = hindsight_scenes(trajectory, MathChat.agents, metric="correct", reference_for=list(MathChat.agents))
@@ -71,17 +79,17 @@ async def test_the_rubrics_make_use_of_what_the_coach_may_know(
     assert "The truth tells" in told_verifier and "Solve the problem yourself" in verifier
 
 
-async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajectory, live_scenes: BuildScenes) -> None:
-    question = await PromptBuilder(LLMCoachOptions()).build_for_trajectory(
-        live_scenes(trajectory, MathChat.agents, reference_for=[])
-    )
+async def test_all_three_are_judged_together_by_their_rubrics(
+    trajectory: Trajectory, live_scenes: BuildScenes, prompt_builder: Callable[..., Any]
+) -> None:
+    question = await prompt_builder().build_for_trajectory(live_scenes(trajectory, MathChat.agents, reference_for=[]))
     text = question.messages[0].content
     places = [text.index(f"# Judging {agent}\n") for agent in (SOLVER, CODER, VERIFIER)]
     assert places == sorted(places)
 
 
 async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(
-    trajectory: Trajectory, tmp_path: Path, live_scenes: BuildScenes
+    trajectory: Trajectory, tmp_path: Path, live_scenes: BuildScenes, instructions: Instructions
 ) -> None:
     (tmp_path / f"{SOLVER}.md").write_text("Be short.")
     solver, coder, _ = live_scenes(trajectory, MathChat.agents, reference_for=[])

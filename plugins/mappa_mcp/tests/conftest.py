@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mappa.commands import RunConfig
 from mappa.rollout.team import Team
 from mappa.session import toolset
+from mappa.sessions import RunConfig
 from mappa.testing import ScriptedSampler, load_plugins
 from mappa_core import Sampling, Workflow
 from mappa_core.sandbox import to_tool_limits

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa.commands import Job, RolloutCollector, RunConfig
+from mappa.sessions import Job, RolloutCollector, RunConfig
 from mappa.testing import MemoryRecorder, ScriptedSampler
 from mappa_core import ConfigError, Message, NoOptions, Role, Task, Workflow
 from mappa_core.engine import split_calls

@@ -111,6 +111,6 @@ def test_a_run_that_goes_on_is_the_same_run(run):
     assert sorted(exits(run.folder)) == [0, 1]
 
 
-def test_unknown_mode_is_refused():
+def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="'off'; it can be online or offline"):
         WandbTracker(WandbOptions(mode="off"))

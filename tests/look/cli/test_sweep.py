@@ -9,9 +9,10 @@ import sqlite3
 import pytest
 
 from mappa.cli import main
-from mappa.commands import compose, load_registry
+from mappa.commands import load_registry
 from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
 from mappa.runs import RunReader
+from mappa.sessions import compose
 from mappa_core import ConfigError, RunError
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa.commands import NamedCoach
 from mappa.look.coach_eval.attribution import attribute, grade, value_of_score
 from mappa.look.coach_eval.attribution_figures import compute_calibration, compute_figures, share_same
 from mappa.look.coach_eval.batch_judge import JudgingLimits
@@ -18,8 +17,9 @@ from mappa.look.coach_eval.labelled_runs import LabelledRun, LabelledRuns, read_
 from mappa.look.coach_eval.naive_answers import COMMON, FIRST, LAST, RANDOM, grade_naive_answers
 from mappa.look.coach_eval.published import compute_published
 from mappa.look.coach_eval.recorded import RecordedCoach, RecordedOptions
-from mappa.runs import Label
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import NOBODY, Completion, ConfigError, Message, Role, Scene, Step, Task, Verdict
+from mappa_core.records import Label
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")

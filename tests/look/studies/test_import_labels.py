@@ -10,15 +10,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from mappa.cli import main
-from mappa.commands import restore
 from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa.look.importing import LogMapping, import_logs
 from mappa.look.recoach import recoach
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import Label, RunFolder, RunReader
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
 from mappa.testing import load_plugins
 from mappa_core import Coach, ConfigError, InputError, Offer, Verdict, hookimpl
+from mappa_core.records import Label
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")

@@ -10,7 +10,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from mappa.cli import main
-from mappa.commands import restore
 from mappa.look.coach_eval.labelled_actions import label_runs
 from mappa.look.counted_verdicts import with_counted_verdicts
 from mappa.look.importing import LogMapping, import_logs
@@ -19,7 +18,8 @@ from mappa.look.recoach import recoach
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunFolder, RunReader, list_run_folders
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
 from mappa.testing import load_plugins
 from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
 
@@ -383,10 +383,10 @@ def test_an_import_that_is_killed_leaves_no_run_and_can_be_made_again(tmp_path, 
     write(tmp_path / "log.jsonl", {"messages": CHAT}, {"messages": CHAT})
     killed = subprocess.run([sys.executable, "-c", KILLED.format(signal=name)], capture_output=True, check=False)
     assert killed.returncode == (-signal.SIGKILL if name == "SIGKILL" else 128 + signal.SIGTERM)
-    assert list_run_folders(tmp_path / "runs") == ()
+    assert not list((tmp_path / "runs").glob("*/run.db"))
     assert name == "SIGKILL" or not any((tmp_path / "runs").iterdir())
     assert main(["import", "log.jsonl", "--name", "x"]) == 0
-    assert [path.name for path in list_run_folders(tmp_path / "runs")] == ["x"]
+    assert [path.parent.name for path in (tmp_path / "runs").glob("*/run.db")] == ["x"]
 
 
 def test_import_command_prints_agents_and_the_next_command(tmp_path, monkeypatch, capsys, invoke):

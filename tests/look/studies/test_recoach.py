@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.commands import restore
 from mappa.look.recoach import recoach
-from mappa.runs import CONFIG, RunFolder, RunReader
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
 from mappa_core import ConfigError, RunError, Task
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
@@ -19,7 +19,7 @@ def again(registry):
     """Judge a run again with its config changed by words."""
 
     async def judge(run, *words, **asked):
-        return await recoach(restore(registry, run / CONFIG, words), registry, run, **asked)
+        return await recoach(restore(registry, run / "config.yaml", words), registry, run, **asked)
 
     return judge
 

@@ -13,8 +13,9 @@ import pytest
 
 from mappa.cli import progress as progress_module
 from mappa.cli.run_result import show_run_result
-from mappa.commands import Console, TrainResult
+from mappa.commands import Console
 from mappa.store.schema import DATABASE_SCHEMA
+from mappa.training.run import TrainResult
 
 
 def _load(name: str, path: Path) -> ModuleType:

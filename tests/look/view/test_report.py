@@ -1,4 +1,4 @@
-"""What the report shows: that a coach prefers one kind of task, what was learned by stratum, and of older runs."""
+"""What the report shows: that a coach prefers one kind of task, what was learned by stratum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from mappa import Run
 from mappa.cli import main
-from mappa.commands import format_share, show_evaluation
+from mappa.commands import show_evaluation
 from mappa.look.view.drift import read_drift
 from mappa.look.view.report import build_gap_charts, write_report
 from mappa.look.view.web.app import create_app
@@ -94,6 +94,7 @@ class Partial(Coach):
             stratifier="task",
             stratum="classification",
             against="regression",
+            actions=(10, 10),
             points=Interval(mean=points, low=points - 0.2, high=points + 0.2),
             growth=Interval(mean=growth, low=growth - 0.1, high=growth + 0.1),
             now=2 * points,
@@ -242,11 +243,11 @@ def test_a_run_ends_with_every_measure_by_stratum(trained, capsys, show_result):
     assert lines[start + 1].endswith("+0.0 % [-40.0, +40.0]")
 
 
-def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys):
+def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys, progress):
     before = trained.evaluations[0]
     show_evaluation(Console(width=100), before)
     line, header, *rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    correct, fair = format_share(before.interval), format_share(before.with_metric("fair").interval)
+    correct, fair = progress.format_share(before.interval), progress.format_share(before.with_metric("fair").interval)
     told = f"correct {correct}, fair {fair} over 9 problems in 4 clusters"
     assert line == f"held-out after 0 iterations: {told}"
     assert header == "problems correct fair" and rows[0] == f"all 9 {correct} {fair}"

@@ -11,7 +11,9 @@ from mappa.cli import main
 from mappa.look.view.highlights import select_highlights
 from mappa.look.view.provenance import read_provenance
 from mappa.look.view.report import write_page, write_report
-from mappa.runs import CoachFigures, IterationReport, RunFolder, RunReader, Summary, VerdictCount, write_summary
+from mappa.runs import RunFolder, RunReader
+from mappa.store.iteration_report import CoachFigures, IterationReport, VerdictCount
+from mappa.store.summary import Summary, write_summary
 from mappa_core import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
