@@ -34,7 +34,7 @@ def test_to_name_commands_none_is_imported(acme, monkeypatch):
     assert completed("trai") == ["train"] and completed("ac") == ["acme"]
 
 
-@pytest.mark.parametrize("command", ["observe", "compare", "export", "recoach", "advise"])
+@pytest.mark.parametrize("command", ["observe", "compare", "export", "judge", "advise"])
 def test_a_run_is_completed_as_a_folder(command):
     (item,) = get_completion_class("bash")(cli, {}, "mappa", COMPLETION_VARIABLE).get_completions([command], "ru")
     assert (item.value, item.type) == ("ru", "file")

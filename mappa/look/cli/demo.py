@@ -20,7 +20,7 @@ def command(root: Path | None, port: int, opens: bool) -> None:
     """Show a run that comes with Mappa: a play that failed, and who is to blame.
 
     Three agents solved problems in words and began to learn; nothing is trained here. The page is one of `mappa view`:
-    only this machine can connect. With --to the run is written there, for runs trace, report and recoach; observe needs
+    only this machine can connect. With --to the run is written there, for runs trace, report and judge; observe needs
     mappa-mathchat, too.
     """
     from mappa.look.demo import unpack_demo

@@ -110,7 +110,7 @@ def test_an_evaluation_without_a_coach_is_watched_too(trained, capsys):
 def test_verdicts_of_a_second_coach_are_left_out(run, registry, capsys):
     assert main(["observe", str(run), "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert main(["recoach", str(run), "--coach", "strict", "wrong=9"]) == 0
+    assert main(["judge", str(run), "--coach", "strict", "wrong=9"]) == 0
     capsys.readouterr()
     assert main(["observe", str(run), "--json"]) == 0
     after = json.loads(capsys.readouterr().out)
