@@ -33,8 +33,8 @@ from mappa_core.redaction import clean, keep_environment, redact
 RUNNING, LOOKING = "mappa.cli", "mappa.look.cli"
 CORE_COMMANDS = {
     **dict.fromkeys(("train", "eval", "runs", "config", "new", "doctor", "completion"), RUNNING),
-    **dict.fromkeys(("blame", "coach", "compare", "demo", "docs", "export", "import", "observe", "plan"), LOOKING),
-    **dict.fromkeys(("plugins", "judge", "report", "sweep", "view"), LOOKING),
+    **dict.fromkeys(("coach", "compare", "demo", "docs", "export", "import", "observe", "plan"), LOOKING),
+    **dict.fromkeys(("plugins", "judge", "prove", "report", "sweep", "view"), LOOKING),
 }
 """Packages of commands by name, in the order of `--help`; each is `command` in the module of its name. Those of other
 distributions are entry points."""

@@ -123,8 +123,11 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         usd = diagnosis.coach.total.usd
         cost = "an unknown amount" if usd is None else f"${usd:.4f}"
         console.print(f"the coach cost {cost}", highlight=False)
-    following = f"next     mappa runs trace {shlex.quote(str(diagnosis.folder))} ID"
-    console.print(following, soft_wrap=True, highlight=False, markup=False)
+    folder = shlex.quote(str(diagnosis.folder))
+    console.print(f"next     mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False)
+    if diagnosis.provable and not diagnosis.imported:
+        proof = f"proof    mappa prove {folder} --split {diagnosis.split}"
+        console.print(proof, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
