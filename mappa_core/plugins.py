@@ -19,16 +19,13 @@ from importlib.metadata import EntryPoint, entry_points, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pluggy
 
 from mappa_core import hookspecs
 from mappa_core.errors import PluginError
 from mappa_core.hookspecs import PLUGIN_API_VERSION, CheckArea, Offer
-
-if TYPE_CHECKING:
-    import click
 
 OfferKind = Literal[
     "tasks", "workflows", "tools", "coaches", "transports", "policies",
@@ -42,7 +39,6 @@ KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType({
 """Singular names by kind of offer. The hook of a kind is `mappa_<kind>`; core derives `policies` from transports."""
 
 ENTRY_POINT_GROUP = "mappa"
-COMMAND_GROUP = "mappa.commands"  # `mappa NAME` runs the click command that an entry point names.
 CORE = "core"
 CORE_PACKAGE = "mappa-core"
 CORE_MODULE = "mappa_core.defaults"
@@ -71,7 +67,6 @@ class Plugin:
     version: str
     offers: Mapping[OfferKind, Mapping[str, Offer[Any]]]
     recipes: Mapping[str, Traversable] = field(default_factory=dict)
-    commands: tuple[click.Command, ...] = ()
     checks: tuple[CheckArea, ...] = ()
 
 
@@ -182,7 +177,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def find_entry_points(block: Collection[str] = (), only: Collection[str] | None = None) -> tuple[EntryPoint, ...]:
     """Entry points of all plugins, sorted by name; nothing is imported. Raises PluginError if two packages use one
     name, or if `block` or `only` names an unknown plugin."""
-    by_name = _sort_entry_points(ENTRY_POINT_GROUP, "plugin", {CORE: CORE_PACKAGE})
+    by_name = sort_entry_points(ENTRY_POINT_GROUP, "plugin", {CORE: CORE_PACKAGE})
     for name in (*block, *(only or ())):
         if name not in by_name:
             raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, by_name)}")
@@ -196,16 +191,13 @@ def find_recipes(package: str) -> Mapping[str, Traversable]:
     return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}
 
 
-def find_commands(block: Collection[str] = ()) -> Mapping[str, EntryPoint]:
-    """Commands of packages that are not blocked, not imported. Raises PluginError if two packages offer one."""
-    blocked = {_package(point) for point in entry_points(group=ENTRY_POINT_GROUP) if point.name in block}
-    return _sort_entry_points(COMMAND_GROUP, "command", blocked=blocked)
-
-
-def _sort_entry_points(
-    group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), blocked: Collection[str] = ()
+def sort_entry_points(
+    group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), block: Collection[str] = ()
 ) -> Mapping[str, EntryPoint]:
-    """Entry points by name, in its order, except those of `blocked` packages; `taken` are packages by reserved name."""
+    """Entry points of a group by name, in its order, except those of packages with a plugin in `block`; `taken` are
+    packages by reserved name. Raises PluginError if two packages use one name."""
+    plugins = entry_points(group=ENTRY_POINT_GROUP) if block else ()  # reads a file of every installed package
+    blocked = {_package(point) for point in plugins if point.name in block}
     found: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         if point.name in found or point.name in taken:
@@ -263,7 +255,6 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
         version=release,
         offers=MappingProxyType({kind: _index_offers(results, kind) for kind, results in offered.items()}),
         recipes=MappingProxyType({key: file for recipes in hook.mappa_recipes() for key, file in recipes.items()}),
-        commands=tuple(command for commands in hook.mappa_commands() for command in commands),
         checks=tuple(area for areas in hook.mappa_checks() for area in areas),
     )
 

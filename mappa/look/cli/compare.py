@@ -46,10 +46,11 @@ def command(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Compare settings by held-out results: paired, over seeds, corrected.
+    """Compare settings by held-out results, paired and over seeds.
 
-    Runs that differ in nothing but their seed are one arm. With --by KEY an arm is named by that setting alone, with
-    --arm NAME=RUN by you. Runs that evaluated other tasks, drew other samples or were graded otherwise are refused.
+    The p-values of all pairs are adjusted together. Runs that differ in nothing but their seed are one arm. With --by
+    KEY an arm is named by that setting alone, with --arm NAME=RUN by you. Runs that evaluated other tasks, drew other
+    samples or were graded otherwise are refused.
 
     \b
       mappa compare runs/a-* runs/b-*

@@ -51,7 +51,7 @@ def command(
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Prove whom a coach blames in a run's failed plays, by playing them on.
+    """Prove whom a coach blames, by playing failed plays on.
 
     The coach's correction, or an action that is sampled anew, takes the place of the blamed action, and the rest is
     played live: the failure flips, or the blame is refuted. Beside it stand a random action replaced the same way, and
