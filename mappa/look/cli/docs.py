@@ -7,7 +7,7 @@ import json
 import click
 
 from mappa.cli.console import Console, Name, echo
-from mappa.cli.progress import columns_table
+from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
 
 

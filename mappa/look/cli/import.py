@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
-from mappa.cli.progress import format_count
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:

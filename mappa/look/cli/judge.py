@@ -15,8 +15,8 @@ from rich.table import Table
 
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_or_dash, format_percent
 from mappa.cli.options import load_registry
-from mappa.cli.progress import format_or_dash, format_percent
 from mappa.config.compose import restore
 from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
