@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.cli.progress import evaluation_line, format_problem_count
-from mappa.cli.result_tables import evaluation_json, evaluation_table
+from mappa.cli.formats import format_problem_count
+from mappa.cli.result_tables import evaluation_json, evaluation_line, evaluation_table
 from mappa.evaluation import heldout
 from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.statistics import paired_gain, share_interval

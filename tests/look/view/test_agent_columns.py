@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-import mappa.cli.progress as progress
+from mappa.cli import tables
 from mappa.look.view import report
 from mappa.look.view.web import overview
 from mappa.look.view.web.app import create_app
@@ -28,7 +28,7 @@ def shown(folder: Path) -> tuple[str, str, str]:
     with RunReader(folder) as reader:
         summary = reader.summary
     console = Console(file=io.StringIO(), width=200)
-    console.print(progress.agents_table(summary.agents))
+    console.print(tables.agents_table(summary.agents))
     client = TestClient(create_app(RunFolders([folder.parent]), token="t"), base_url="http://127.0.0.1")
     client.get("/?token=t")
     page = report.write_report(folder, summary).read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_tables_of_agents_have_the_columns_of_the_list(folder: Path) -> None:
 
 
 def test_a_column_that_is_added_is_in_each_of_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for user in (progress, report, overview):
+    for user in (tables, report, overview):
         assert user.AGENT_COLUMNS is AGENT_COLUMNS
         monkeypatch.setattr(user, "AGENT_COLUMNS", (*AGENT_COLUMNS, PAIRS))
     table, page, overview_page = shown(folder)

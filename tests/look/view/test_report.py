@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
+from mappa.cli.formats import format_share
 from mappa.cli.main import main
-from mappa.cli.progress import format_share
 from mappa.cli.result_tables import show_evaluation
 from mappa.cli.run_result import show_run_result
 from mappa.look.view.drift import read_drift

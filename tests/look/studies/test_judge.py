@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mappa.config.compose import restore
-from mappa.look.recoach import recoach
+from mappa.look.judge import judge_run
 from mappa.runs import RunReader
 from mappa.store.folder import CONFIG, RunFolder
 from mappa.store.writer import Store
@@ -22,7 +22,7 @@ def again(registry):
     """Judge a run again with its config changed by words."""
 
     async def judge(run, *words, **asked):
-        return await recoach(restore(registry, run / CONFIG, words), registry, run, **asked)
+        return await judge_run(restore(registry, run / CONFIG, words), registry, run, **asked)
 
     return judge
 
@@ -65,7 +65,7 @@ async def test_verdicts_are_added_beside_the_old_ones(run, again):
         assert all(verdict.id == f"{verdict.step}/strict/again/{result.name}" for verdict in new)
         assert all(new.score == 10 - old.score for old, new in zip(old, new, strict=True))
     with RunReader(run) as reader:
-        (event,) = reader.events("recoach")
+        (event,) = reader.events("judge")
     assert event.body["name"] == result.name
     assert (event.body["coach"]["use"], event.body["coach"]["options"]) == ("strict", {"right": 0.0, "wrong": 10.0})
 
