@@ -192,7 +192,7 @@ def all_wheels(environment: Environment) -> None:
         "compare",
         "sweep",
         "coach",
-        "recoach",
+        "judge",
         "advise",
         "improve",
     ):

@@ -46,7 +46,7 @@ def _check_reward(section: CoachSection) -> None:
             "coach.reward.after=1 (coach.reward.live stays beside it unless set to 0), or coach.hindsight=null"
         )
     if section.reward.get("again"):
-        raise ConfigError("coach.reward.again: verdicts of `mappa recoach` come after training and reward nothing")
+        raise ConfigError("coach.reward.again: verdicts of `mappa judge` come after training and reward nothing")
 
 
 class _CoachBuilder:

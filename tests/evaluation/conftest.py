@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.cli import progress, result_tables
+from mappa.cli import formats, result_tables
 from mappa.runs import Evaluation
 from mappa.store.summary import EvalSummary, Summary
 from mappa.training.summary import build_summary
@@ -16,7 +16,7 @@ from mappa.training.summary import build_summary
 @pytest.fixture
 def evaluation_line() -> Callable[[Evaluation], str]:
     """What progress prints of an evaluation."""
-    return progress.evaluation_line
+    return result_tables.evaluation_line
 
 
 @pytest.fixture
@@ -42,4 +42,4 @@ def evaluation_json():
 @pytest.fixture
 def format_problem_count():
     """How many problems there are, in words."""
-    return progress.format_problem_count
+    return formats.format_problem_count

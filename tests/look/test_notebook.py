@@ -103,7 +103,7 @@ def test_a_run_that_was_judged_afterwards_shows_these_verdicts(tmp_path, monkeyp
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Forty."}]
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said}))
     assert main(["import", "log.jsonl", "--name", "mine"]) == 0
-    assert main(["recoach", "runs/mine", "--coach", "evidence", "--quiet"]) == 0
+    assert main(["judge", "runs/mine", "--coach", "evidence", "--quiet"]) == 0
     with runs.open(tmp_path / "runs" / "mine") as run:
         found = rows(run_html(run))
     assert ["core/imported", "0", "done", "0", "1"] in found

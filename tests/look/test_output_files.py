@@ -85,7 +85,7 @@ def test_an_import_into_a_file_is_refused(refused):
 @pytest.mark.parametrize(
     "command",
     [
-        ("blame", "norun", "--save"),
+        ("prove", "norun", "--save"),
         ("report", "norun", "--out"),
         ("coach", "calibrate", "--run", "norun", "--judges", "nobody.jsonl", "--out"),
     ],

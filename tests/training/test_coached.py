@@ -119,7 +119,7 @@ def test_one_coach_of_one_setting_is_built_once_and_another_setting_is_another(s
     ("setting", "said"),
     [
         ("coach.reward={live: 1, after: 1}", r"coach.reward.after .*coach.hindsight.use"),
-        ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*recoach"),
+        ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*mappa judge"),
         ("coach.hindsight={use: dear}", r"coach.hindsight.use=dear .*coach.reward.after=1.*coach.hindsight=null"),
     ],
 )

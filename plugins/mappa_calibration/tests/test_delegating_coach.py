@@ -33,7 +33,11 @@ def record_every_call(name: str) -> Any:
     """A member that notes its name in `heard` and returns what every wrapper can work with."""
     original = inspect.getattr_static(Coach, name)
     if isinstance(original, property):
-        values = {"by_trajectory": True, "providers": (Provider(name="p", model="m", host="h", priced=True),)}
+        values = {
+            "by_trajectory": True,
+            "providers": (Provider(name="p", model="m", host="h", priced=True),),
+            "fitted_on": {"a hash of a question"},
+        }
         return property(lambda self: self.heard.append(name) or values.get(name))
     if inspect.iscoroutinefunction(original):
 

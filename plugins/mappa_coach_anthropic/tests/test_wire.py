@@ -85,7 +85,7 @@ class TestCaptures(CaptureContract):
             )
         )
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         return Request(
             messages=self.messages(body),
             answer="schema" if "output_config" in body else "text",

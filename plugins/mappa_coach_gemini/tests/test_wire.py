@@ -78,7 +78,7 @@ class TestCaptures(CaptureContract):
             )
         )
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         config = body["generationConfig"]
         return Request(
             messages=self.messages(body),
@@ -111,7 +111,7 @@ class TestCaptures(CaptureContract):
         async with WireServer(serving(answer)) as server:
             account(server.url)
             transport = self.transport(was, server.url, vertex=True, location="us-central1")
-            outcome = await outcome_of(transport, self.asked(was["body"]))
+            outcome = await outcome_of(transport, self.request(was["body"]))
         assert outcome == replace(self.reply("success_schema"), raw=answer.body.decode())
         token, received = server.requests
         assert token.path == "/token"

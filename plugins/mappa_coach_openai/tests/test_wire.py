@@ -67,7 +67,7 @@ class TestCaptures(CaptureContract):
         api = "responses" if request["path"].startswith("/v1/responses") else "chat"
         return OpenAITransport(Options(model=body["model"], base_url=f"{url}/v1", api=api, reasoning_effort=effort))
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         form = body.get("response_format", {}).get("json_schema") or body.get("text", {}).get("format")
         return Request(
             messages=self.messages(body),

@@ -1,4 +1,4 @@
-"""`mappa coach eval` and `mappa recoach`, on a run of a team without a model."""
+"""`mappa coach eval` and `mappa judge`, on a run of a team without a model."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_coach_of_which_every_verdict_failed_is_certified_and_then_exit_code_3
 
 
 def test_a_run_that_nobody_could_judge_again_is_exit_code_3(copy, told, broken):
-    code, out, err = told("recoach", copy, "--coach", "strict")
+    code, out, err = told("judge", copy, "--coach", "strict")
     assert (code, out.startswith("strict: 44 verdicts (0 scored, 0 abstained, 44 failed)\n")) == (3, True)
     assert "44 x failed: ConnectionError: no key 0" in out
     assert err.startswith("Stopped: all 44 verdicts failed, 44 of them by this: ConnectionError: no key 0")
@@ -287,11 +287,11 @@ def test_counterfactual_rollouts_are_listed_only_where_they_are_asked_for(replac
     assert "counterfactual/train-000002/" in out
 
 
-# --- recoach ----------------------------------------------------------------------------------------------------------
+# --- judge ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
-    code, out, err = told("recoach", copy, "--coach", "strict", "right=0", "wrong=10")
+    code, out, err = told("judge", copy, "--coach", "strict", "right=0", "wrong=10")
     assert (code, err) == (0, "")
     assert max(len(line.rstrip()) for line in out.splitlines() if str(copy) not in line) <= 100
     assert out.startswith("strict: 44 verdicts (44 scored, 0 abstained, 0 failed)\n")
@@ -304,15 +304,15 @@ def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
 
 
 def test_the_runs_own_coach_keeps_its_options(copy, told, doubles):
-    told("recoach", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
+    told("judge", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
     with RunReader(copy) as reader:
-        (event,) = reader.events("recoach")
+        (event,) = reader.events("judge")
     assert event.body["coach"]["options"] == {"right": 6.0, "wrong": 0.0}
     assert event.body["coach"]["timeout_s"] == 9.0
 
 
-def test_recoach_as_json_is_one_object(copy, told):
-    code, out, err = told("recoach", copy, "--coach", "moody", "noise=3", "--iteration", 1, "--json")
+def test_judge_as_json_is_one_object(copy, told):
+    code, out, err = told("judge", copy, "--coach", "moody", "noise=3", "--iteration", 1, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["coach"], found["stands_for"], list(found["by_iteration"])) == ("moody", "live", ["1"])
@@ -329,14 +329,14 @@ def test_recoach_as_json_is_one_object(copy, told):
         (["--coach", "strict", "--iteration", "9"], "holds no train rollouts of iteration 9 that ended"),
     ],
 )
-def test_run_that_cannot_be_recoached_is_exit_code_2(run, told, args, message):
-    code, out, err = told("recoach", run, *args)
+def test_run_that_cannot_be_judged_again_is_exit_code_2(run, told, args, message):
+    code, out, err = told("judge", run, *args)
     assert (code, out) == (2, "")
     assert message in err
 
 
 def test_a_run_in_use_is_exit_code_2(copy, told):
     with RunFolder.open(copy):
-        code, _, err = told("recoach", copy, "--coach", "strict")
+        code, _, err = told("judge", copy, "--coach", "strict")
     assert code == 2
     assert "is in use by process" in err

@@ -57,8 +57,8 @@ def test_report(root, capsys):
     assert any(line.startswith(" scale") and line.count("%") == 3 for line in lines)
 
 
-def test_recoach(root, capsys):
-    lines = screen(capsys, "recoach", root / "demo", "--coach", "evidence")
+def test_judge(root, capsys):
+    lines = screen(capsys, "judge", root / "demo", "--coach", "evidence")
     trajectories = [line for line in lines if re.fullmatch(r"train-\d{6}/words-\w{16}/\d{3}  \w+", line)]
     assert len(trajectories) == 10
     assert len([line for line in lines if re.match(r"   reward \d\.\d\d -> \d\.\d\d, advantage [-+]\d", line)]) == 10

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from mappa.cli import main
 from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa.look.importing import LogMapping, import_logs
-from mappa.look.recoach import recoach
+from mappa.look.judge import judge_run
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunFolder, RunReader
@@ -264,7 +264,7 @@ async def test_no_coach_sees_a_label(tmp_path, hindsight):
     line = {**GENERATED, "mistake_reason": CANARY}
     made = imported(tmp_path, line)
     Listener.seen.clear()
-    await recoach(restore(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder)
+    await judge_run(restore(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder)
     found = await read_labelled_runs(registry, [made.folder], hindsight=hindsight)
     shown = read_benchmark("who-and-when", [tmp_path / "run.jsonl"], hindsight=hindsight)
     assert found.runs[0].labels[0].reason == CANARY == shown.runs[0].labels[0].reason
@@ -343,7 +343,7 @@ def judged(tmp_path):
     """Two labelled runs and a coach that blames the right agent in the first and nobody in the second."""
     made = imported(tmp_path, GENERATED, CRAFTED)
     verdicts = write(tmp_path / "verdicts.jsonl", {"run": "made/1.json", "agent": "Solver", "step": 0})
-    words = ["recoach", str(made.folder), "--coach", "recorded", f"coach.options.path={verdicts}", "--quiet"]
+    words = ["judge", str(made.folder), "--coach", "recorded", f"coach.options.path={verdicts}", "--quiet"]
     assert main(words) == 0
     return made.folder
 

@@ -176,4 +176,4 @@ def test_the_next_command_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
     (tmp_path / "log.jsonl").write_text(json.dumps(CHAT))
     result = CliRunner().invoke(command, ["log.jsonl", "--name", "50% #1?x&y"])
     assert result.exit_code == 0, result.exception
-    assert "next     mappa recoach 'runs/50% #1?x&y' --coach OFFER" in result.output
+    assert "next     mappa judge 'runs/50% #1?x&y' --coach OFFER" in result.output

@@ -13,8 +13,8 @@ from mappa.cli import main
 from mappa.look.coach_eval.labelled_actions import label_runs
 from mappa.look.counted_verdicts import with_counted_verdicts
 from mappa.look.importing import LogMapping, import_logs
+from mappa.look.judge import judge_run
 from mappa.look.observe import observe_run
-from mappa.look.recoach import recoach
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
@@ -302,12 +302,12 @@ class Plugin:
         yield Offer("lengths", Lengths)
 
 
-async def test_imported_run_is_recoached_and_certifies_a_coach(tmp_path):
+async def test_imported_run_is_judged_and_certifies_a_coach(tmp_path):
     registry = load_plugins(only=("look",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
-    told = await recoach(composed, registry, made.folder)
+    told = await judge_run(composed, registry, made.folder)
     assert (told.counts.scored, told.overall.actions) == (6, 0)
     (first, _) = trajectories(made)
     given = {verdict.step: verdict for verdict in first.verdicts}
@@ -324,7 +324,7 @@ def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, mo
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
     for _ in range(2):
-        asyncio.run(recoach(composed, registry, made.folder))
+        asyncio.run(judge_run(composed, registry, made.folder))
     with RunReader(made.folder) as reader:
         summary = reader.summary
         assert len(list(reader.verdicts)) == 24
@@ -396,7 +396,7 @@ def test_import_command_prints_agents_and_the_next_command(tmp_path, monkeypatch
     told = invoke([*words, "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["agents"] == {"planner": 1, "writer": 1, "assistant": 1}
     shown = invoke([*words[:-1], "y"])
-    assert "1 rollout of 1 task from messages" in shown.output and "mappa recoach runs/y" in shown.output
+    assert "1 rollout of 1 task from messages" in shown.output and "mappa judge runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
     assert main(words) == 2
     assert "runs/x exists already: choose another --name" in capsys.readouterr().err

@@ -87,6 +87,17 @@ def test_what_a_coach_says_in_clusters_of_tasks_is_not_taken_for_more_than_them(
     assert scores[0].mean == scores[1].mean and scores[0].high < scores[1].high
 
 
+def test_a_failure_can_be_proved_where_its_own_coach_blames_somebody():
+    def provable(rollouts):
+        evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
+        return diagnose(rollouts, ROLES, evaluation, Path("run"), examples=0).provable
+
+    failed, _, nobody, succeeded = ROLLOUTS
+    again = replace(failed, verdicts=tuple(replace(one, phase="again") for one in failed.verdicts))
+    assert provable([nobody, failed])
+    assert not provable([nobody, succeeded, again])
+
+
 # --- what is recorded -------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +120,7 @@ def test_an_evaluation_without_a_coach_is_watched_too(trained, capsys):
 def test_verdicts_of_a_second_coach_are_left_out(run, registry, capsys):
     assert main(["observe", str(run), "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert main(["recoach", str(run), "--coach", "strict", "wrong=9"]) == 0
+    assert main(["judge", str(run), "--coach", "strict", "wrong=9"]) == 0
     capsys.readouterr()
     assert main(["observe", str(run), "--json"]) == 0
     after = json.loads(capsys.readouterr().out)

@@ -11,9 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from mappa.cli import progress as progress_module
+from mappa.cli import formats
+from mappa.cli import tables as tables_module
 from mappa.cli.run_result import show_run_result
 from mappa.commands import Console
+from mappa.runs import Evaluation
 from mappa.store.schema import DATABASE_SCHEMA
 from mappa.training.run import TrainResult
 
@@ -46,9 +48,15 @@ def root(_hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def progress() -> ModuleType:
-    """What prints progress, with the tables of agents."""
-    return progress_module
+def tables() -> ModuleType:
+    """What makes the tables that commands print."""
+    return tables_module
+
+
+@pytest.fixture
+def printed_mean() -> Callable[[Evaluation], str]:
+    """The mean of an evaluation with its interval, as commands print it."""
+    return lambda evaluation: formats.format_share(evaluation.interval)
 
 
 @pytest.fixture

@@ -243,11 +243,11 @@ def test_a_run_ends_with_every_measure_by_stratum(trained, capsys, show_result):
     assert lines[start + 1].endswith("+0.0 % [-40.0, +40.0]")
 
 
-def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys, progress):
+def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys, printed_mean):
     before = trained.evaluations[0]
     show_evaluation(Console(width=100), before)
     line, header, *rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    correct, fair = progress.format_share(before.interval), progress.format_share(before.with_metric("fair").interval)
+    correct, fair = printed_mean(before), printed_mean(before.with_metric("fair"))
     told = f"correct {correct}, fair {fair} over 9 problems in 4 clusters"
     assert line == f"held-out after 0 iterations: {told}"
     assert header == "problems correct fair" and rows[0] == f"all 9 {correct} {fair}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.look.recoach import recoach
+from mappa.look.judge import judge_run
 from mappa.runs import RunFolder, RunReader
 from mappa.sessions import restore
 from mappa_core import ConfigError, RunError, Task
@@ -19,7 +19,7 @@ def again(registry):
     """Judge a run again with its config changed by words."""
 
     async def judge(run, *words, **asked):
-        return await recoach(restore(registry, run / "config.yaml", words), registry, run, **asked)
+        return await judge_run(restore(registry, run / "config.yaml", words), registry, run, **asked)
 
     return judge
 
@@ -62,7 +62,7 @@ async def test_verdicts_are_added_beside_the_old_ones(run, again):
         assert all(verdict.id == f"{verdict.step}/strict/again/{result.name}" for verdict in new)
         assert all(new.score == 10 - old.score for old, new in zip(old, new, strict=True))
     with RunReader(run) as reader:
-        (event,) = reader.events("recoach")
+        (event,) = reader.events("judge")
     assert event.body["name"] == result.name
     assert (event.body["coach"]["use"], event.body["coach"]["options"]) == ("strict", {"right": 0.0, "wrong": 10.0})
 
@@ -148,7 +148,7 @@ async def test_a_failed_verdict_takes_the_place_of_a_score_and_is_no_score(run, 
     assert result.overall.missing_before == result.overall.missing_after == 0
 
 
-async def test_recoach_is_limited_to_an_iteration_and_a_number_of_trajectories(run, again):
+async def test_judge_is_limited_to_an_iteration_and_a_number_of_trajectories(run, again):
     result = await again(run, iteration=1)
     assert result.by_iteration.keys() == {1}
     judged = [one for one in whole(run) if any(verdict.phase == "again" for verdict in one.verdicts)]
@@ -206,7 +206,7 @@ async def test_a_rollout_that_never_ended_is_no_rollout_yet(run, again):
     assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
 
 
-async def test_full_disk_ends_recoach_with_one_error(run, again, monkeypatch, store_class):
+async def test_full_disk_ends_judge_with_one_error(run, again, monkeypatch, store_class):
     def full(self, verdict):
         raise RunError("run.db: there is no space left")
 
@@ -245,7 +245,7 @@ async def test_where_no_policy_learns_there_are_verdicts_and_nothing_to_compare(
 PAID = ("coach.use=paid", "coach.options.model=dear-1")
 
 
-async def test_repeated_recoach_makes_no_call_twice(run, again):
+async def test_repeated_judge_makes_no_call_twice(run, again):
     told = []
     first = await again(run, *PAID, on_providers=told.extend)
     second = await again(run, *PAID)
