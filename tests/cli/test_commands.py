@@ -7,8 +7,8 @@ import json
 import pytest
 
 from mappa.cli import main
-from mappa.config.compose import restore
-from mappa_core.plugins import load_plugins
+from mappa.sessions import restore
+from mappa.testing import load_plugins
 
 
 @pytest.fixture

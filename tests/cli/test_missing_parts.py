@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from mappa.cli import doctor, main
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 PARTS = ("look", "calibration", "engine", "gateway", "gepa", "mcp", "sandbox")
 FIRST_PARTY = tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text("utf-8"))

@@ -11,9 +11,8 @@ import pytest
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
 from mappa_calibration.ensemble import Ensemble, Member
 from mappa_calibration.options import BiasOptions
-from mappa_core import Coach, DelegatingCoach
-from mappa_core.protocols import Provider
-from mappa_core.records import Scene, Verdict
+from mappa_core import Coach, DelegatingCoach, Scene, Verdict
+from mappa_core.transport import Provider
 
 JUDGEMENTS = {"score", "review"}
 """What a wrapper is there for; it asks the wrapped coach as it likes."""

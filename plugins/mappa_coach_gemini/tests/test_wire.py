@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from mappa.testing import CaptureContract, WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-from mappa_core.errors import CallError, ConfigError
-from mappa_core.protocols import Reply, Request
-from mappa_core.records import Message
+from mappa_core import ConfigError, Message
+from mappa_core.transport import CallError, Reply, Request
 
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'

@@ -10,8 +10,8 @@ from typing import Any
 from mappa.testing import CaptureContract
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-from mappa_core.protocols import Request
-from mappa_core.records import Message
+from mappa_core import Message
+from mappa_core.transport import Request
 
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'

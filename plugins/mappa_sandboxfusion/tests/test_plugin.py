@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import mappa_sandboxfusion
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Sandboxed, Tool
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, Tool
+from mappa_core.sandbox import Sandboxed
 from mappa_sandboxfusion.command import command
 from mappa_sandboxfusion.options import LOCAL_URL, Options
 

@@ -16,7 +16,6 @@ from mappa.cli import tables as tables_module
 from mappa.cli.run_result import show_run_result
 from mappa.commands import Console
 from mappa.runs import Evaluation
-from mappa.store.schema import DATABASE_SCHEMA
 from mappa.training.run import TrainResult
 
 
@@ -63,9 +62,3 @@ def printed_mean() -> Callable[[Evaluation], str]:
 def show_result() -> Callable[[Console, TrainResult], None]:
     """What `mappa train` prints at the end."""
     return show_run_result
-
-
-@pytest.fixture
-def database_schema() -> int:
-    """The schema of run.db that is written now."""
-    return DATABASE_SCHEMA

@@ -27,7 +27,7 @@ def demo(tmp_path_factory) -> Path:
     return unpack_demo(tmp_path_factory.mktemp("demo"))
 
 
-def test_demo_run_is_small_and_of_the_current_schema(demo, database_schema):
+def test_demo_run_is_small_done_and_names_no_local_path(demo):
     assert len(files("mappa.look.demo").joinpath("run.tar.gz").read_bytes()) < 300_000
     with RunReader(demo) as reader:
         assert reader.summary.status == "done" and len(list(reader.iterations)) == 8

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa.look.cli import coach
+import mappa.look.cli.coach as coach
 from mappa_calibration.jury import coach_calibrate
 from mappa_calibration.jury.anchors import Anchors, label_points
 from mappa_calibration.jury.fitting import fit_jury, weigh_members
