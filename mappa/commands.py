@@ -45,9 +45,9 @@ from mappa.rollout.team import Job as Job
 from mappa.rollout.team import NamedCoach as NamedCoach
 from mappa.rollout.team import Replacement as Replacement
 from mappa.session.builder import Session as Session
-from mappa.session.builder import find_problems as find_problems
 from mappa.session.builder import open_session as open_session
-from mappa.session.builder import overridden_settings as overridden_settings
+from mappa.session.config_problems import find_problems as find_problems
+from mappa.session.config_problems import overridden_settings as overridden_settings
 from mappa.session.credit import build_estimator as build_estimator
 from mappa.session.credit import build_experience_builder as build_experience_builder
 from mappa.session.policies import assign_policies as assign_policies

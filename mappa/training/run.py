@@ -22,7 +22,7 @@ from mappa.config.resume_diff import check_resume_changes
 from mappa.evaluation.heldout import Evaluation
 from mappa.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa.session import Session, attach_coaches, open_session, record_session_events
-from mappa.session.builder import find_problems, overridden_settings
+from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.warm_start import resolve_starts
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mappa.commands import compose
-from mappa.session.builder import find_problems
+from mappa.session.config_problems import find_problems
 from mappa_core.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]
