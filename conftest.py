@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import runpy
 import selectors
 import signal
 import sys
@@ -139,12 +138,6 @@ def documented_metric(metric_names: list[str]) -> Callable[[str], str | None]:
         return max(matches, key=lambda listed: len(re.sub("[A-Z]+", "", listed)), default=None)
 
     return find
-
-
-@pytest.fixture(scope="session")
-def build_old_run() -> Callable[[Path], Path]:
-    """What writes a run of mappa-core 0.1.0 into a folder that is not there yet."""
-    return runpy.run_path(str(Path(__file__).parent / "tests/fixtures/run_0_1_0/build.py"))["build"]
 
 
 class JumpingSelector(selectors.SelectSelector):

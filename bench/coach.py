@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa.store.cassette import CassetteFile, open_cassette
 from mappa_coach_openai import mappa_transports
 from mappa_core.coaching.llm_coach import llm_coach_offer

@@ -28,8 +28,8 @@ import numpy as np
 from measure import parse_arguments, print_result
 
 import mappa_gepa
-from mappa.commands import compose
 from mappa.runs import RunReader
+from mappa.sessions import compose
 from mappa.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry, load_plugins
 from mappa_gepa.improve import Improvement, improve

@@ -17,7 +17,8 @@ import numpy as np
 from measure import parse_arguments, print_result
 
 from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.named_coach import NamedCoach
+from mappa.rollout.team import Job, Team
 from mappa.store.writer import Store
 from mappa.testing import ScriptedSampler
 from mappa_core.protocols import Coach, Stage, Workflow

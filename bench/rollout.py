@@ -34,7 +34,8 @@ from measure import cpu_seconds, parse_arguments, print_result
 from numpy.typing import NDArray
 
 from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.named_coach import NamedCoach
+from mappa.rollout.team import Job, Team
 from mappa.store.writer import Store
 from mappa.testing import FixedCoach, ScriptedSampler
 from mappa_core.protocols import Stage, Workflow, Workspace

@@ -236,7 +236,7 @@ def _report(random: Random, done: int) -> IterationReport:
         strata={stratum: OutcomeFigures(accuracy=level + random.gauss(0, 0.08)) for stratum in STRATA},
         rollouts=ROLLOUTS,
         failed_rollouts={"ToolError": 2, "WorkflowError:KeyError": 3},
-        retried_calls=1,
+        tool_retries=1,
         tokens=84_000,
         agents={
             agent: AgentSummary(
@@ -261,7 +261,10 @@ def _report(random: Random, done: int) -> IterationReport:
 def _gap(random: Random, agent: str, stratum: str, done: int) -> Gap:
     mean, reach = random.gauss(0.3, 0.05), 2 / done**0.5
     points = Interval(mean=mean, low=mean - reach, high=mean + reach)
-    return Gap(phase="live", agent=agent, stratifier="task", stratum=stratum, against="the rest", points=points)
+    return Gap(
+        phase="live", agent=agent, stratifier="task", stratum=stratum, against="the rest",
+        actions=(900, 1800), points=points,
+    )  # fmt: skip
 
 
 def _policy(random: Random, done: int) -> dict[str, float]:

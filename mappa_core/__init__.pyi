@@ -58,6 +58,5 @@ from .records import ToolSpec as ToolSpec
 from .records import Trajectory as Trajectory
 from .records import Usage as Usage
 from .records import Verdict as Verdict
-from .records import VersionSpan as VersionSpan
 
 __version__: str

@@ -73,11 +73,10 @@ def check_record(kind: type[T], value: object, giver: str, problem: type[Excepti
     """Return a record as it will be read. Raises `problem`, with the field, if what `giver` returned could not be."""
     if not isinstance(value, kind):
         raise problem(f"{giver} returned {type(value).__name__}, not a {kind.__name__}".replace("NoneType", "None"))
-    blobs: dict[str, bytes] = {}
     try:
         if name := next((name for name in kind.__annotations__ if isinstance(getattr(value, name), bytes)), None):
             raise TypeError(f"Expected str, got bytes - at `$.{name}`")  # which the codec would take for base64
-        return unpack(kind, pack(value, blobs.__setitem__), blobs.__getitem__)
+        return msgspec.convert(_Plain(None).tree(value), kind, dec_hook=_check_array)
     except (TypeError, ValueError) as error:
         why, _, field = str(error).replace("`", "").partition(" - at $")
         raise problem(f"{giver} returned a {kind.__name__}{field} that cannot be stored: {why}") from error
@@ -98,7 +97,7 @@ class _Packer:
         if value is None or kind is int or kind is bool:
             return value
         if kind is float:
-            return value if isfinite(value) else f"@float:{value}"
+            return value if isfinite(value) else self.odd_float(value)
         if kind is tuple or kind is list:
             return [self.tree(item) for item in value]
         if is_dataclass(kind):
@@ -106,9 +105,14 @@ class _Packer:
         if isinstance(value, Mapping):
             return {self.tree(str(key)): self.tree(item) for key, item in value.items()}
         if kind is np.ndarray:
+            if value.ndim != 1:
+                raise TypeError(f"an array of a record has one axis, not {value.ndim}")
             return self.array(value)
         # Rows of task files may hold dates, decimals and the like; msgspec refuses what JSON cannot hold.
         return self.tree(value.item() if isinstance(value, np.generic) else msgspec.to_builtins(value))
+
+    def odd_float(self, value: float) -> Any:
+        return f"@float:{value}"
 
     def text(self, value: str) -> str:
         if self.keep is not None and len(value) > INLINE_TEXT:
@@ -121,9 +125,7 @@ class _Packer:
             return f"@str={b64encode(value.encode(errors='surrogatepass')).decode()}"
         return "@" + value if value[:1] == "@" else value
 
-    def array(self, value: Any) -> str:
-        if value.ndim != 1:
-            raise TypeError(f"an array of a record has one axis, not {value.ndim}")
+    def array(self, value: Any) -> Any:
         kind, data = value.dtype.str, value.tobytes()
         if self.keep is None or len(data) <= INLINE_ARRAY:
             return f"@{kind}={b64encode(data).decode()}"
@@ -132,6 +134,21 @@ class _Packer:
         for address, part in zip(addresses, parts, strict=True):
             self.keep(address, part)
         return f"@{kind}#{','.join(addresses)}"
+
+
+class _Plain(_Packer):
+    """Leaves what JSON cannot say as it is, for a record that is only checked: the tree that unpacking comes to."""
+
+    def odd_float(self, value: float) -> Any:
+        return value
+
+    def text(self, value: str) -> str:
+        return value
+
+    def array(self, value: Any) -> Any:
+        own = value.copy()
+        own.flags.writeable = False
+        return own
 
 
 @cache

@@ -3,5 +3,3 @@
 from mappa_core.defaults.row_files import Rows as Rows
 from mappa_core.defaults.row_files import read_dataset as read_dataset
 from mappa_core.defaults.row_files import read_rows as read_rows
-from mappa_core.defaults.task_sources import TaskColumns as TaskColumns
-from mappa_core.defaults.task_sources import build_tasks as build_tasks

@@ -2,7 +2,6 @@
 
 from mappa_core.config.schema import CorrectionSection as CorrectionSection
 from mappa_core.config.schema import TrainSection as TrainSection
-from mappa_core.credit.build_experience import ExperienceBuilder as ExperienceBuilder
 from mappa_core.credit.build_experience import select_rows as select_rows
 from mappa_core.credit.ragged import element_indices as element_indices
 from mappa_core.credit.ragged import returns_to_go as returns_to_go
@@ -15,7 +14,6 @@ from mappa_core.experience import Advantages as Advantages
 from mappa_core.experience import Demonstrations as Demonstrations
 from mappa_core.experience import Experience as Experience
 from mappa_core.experience import Receipt as Receipt
-from mappa_core.files import storage_errors as storage_errors
 from mappa_core.protocols import Engine as Engine
 from mappa_core.protocols import EnginePlan as EnginePlan
 from mappa_core.protocols import Lora as Lora

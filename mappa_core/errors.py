@@ -47,7 +47,7 @@ class ModelError(InputError):
 
 
 class RunError(InputError):
-    """A run folder cannot be used as requested: it exists, is locked, of a newer schema or not writable."""
+    """A run folder cannot be used as requested: it exists, is locked, of another schema or not writable."""
 
 
 class RolloutError(MappaError):

@@ -60,14 +60,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         fsync_path(path.parent)
 
 
-def read_versioned(path: Path, newest: int, decode: Callable[[bytes], T]) -> T:
+def read_versioned(path: Path, known: int, decode: Callable[[bytes], T]) -> T:
     """Read a JSON file with a field `schema` and decode it by `decode`. Raises RunError if the file cannot be read, has
-    a schema newer than `newest`, or is rejected by `decode`."""
+    another schema than `known`, or is rejected by `decode`."""
     try:
         text = path.read_bytes()
         schema = msgspec.json.decode(text, type=_Versioned).schema
-        if schema > newest:
-            raise RunError(f"{path} has schema {schema}, newer than {newest}: use the version of Mappa that wrote it")
+        if schema != known:
+            raise RunError(
+                f"{path} has schema {schema}, and this version of Mappa reads schema {known} alone: use the version "
+                "that wrote it"
+            )
         return decode(text)
     except OSError as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"

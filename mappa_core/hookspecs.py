@@ -32,7 +32,7 @@ class Offer(Generic[T]):
     """Component that a recipe selects with `use: name`. `options` is a dataclass: the schema, defaults and
     documentation of `options:`. `build` returns the object for an instance of it, and imports what is heavy. Its method
     `check`, if any, raises ConfigError that begins with the field, `steps: must be …`, when a config is composed; Mappa
-    adds the key and the origin. A field with the metadata `{"former_key": "old"}` is also read by that key.
+    adds the key and the origin.
     The options of a `composite` offer may choose others of its kind (fields of type `Use`, lists of them), which the
     second argument of `build` builds. `values` marks an estimator that needs a value head (`Experience.values`),
     `siblings` one that compares samples of a task; `default` a tracker of each run, of default options unless named."""

@@ -11,7 +11,6 @@ import difflib
 import importlib
 import tomllib
 import traceback
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -42,7 +41,6 @@ KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType({
 """Singular names by kind of offer. The hook of a kind is `mappa_<kind>`; core derives `policies` from transports."""
 
 ENTRY_POINT_GROUP = "mappa"
-COMMAND_GROUP = "mappa.commands"  # `mappa NAME` runs the click command that an entry point names.
 CORE = "core"
 CORE_PACKAGE = "mappa-core"
 CORE_MODULE = "mappa_core.defaults"
@@ -161,9 +159,6 @@ class Registry:
 
     def recipe(self, plugin: str, name: str = DEFAULT_RECIPE) -> Recipe:
         """Recipe `name` of `plugin`. Raises PluginError if either is unknown."""
-        if full_name := _first_party()["former_recipes"].get(f"{plugin}/{name}"):
-            warnings.warn(f"the recipe {plugin}/{name} is {full_name} now", FutureWarning, stacklevel=2)
-            plugin, _, name = full_name.partition("/")
         recipes = self.plugin(plugin).recipes
         if name not in recipes:
             raise PluginError(f"plugin {plugin!r} has no recipe {name!r}.{did_you_mean(name, recipes)}")
@@ -182,7 +177,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def find_entry_points(block: Collection[str] = (), only: Collection[str] | None = None) -> tuple[EntryPoint, ...]:
     """Entry points of all plugins, sorted by name; nothing is imported. Raises PluginError if two packages use one
     name, or if `block` or `only` names an unknown plugin."""
-    by_name = _sort_entry_points(ENTRY_POINT_GROUP, "plugin", {CORE: CORE_PACKAGE})
+    by_name = sort_entry_points(ENTRY_POINT_GROUP, "plugin", {CORE: CORE_PACKAGE})
     for name in (*block, *(only or ())):
         if name not in by_name:
             raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, by_name)}")
@@ -196,16 +191,13 @@ def find_recipes(package: str) -> Mapping[str, Traversable]:
     return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}
 
 
-def find_commands(block: Collection[str] = ()) -> Mapping[str, EntryPoint]:
-    """Commands of packages that are not blocked, not imported. Raises PluginError if two packages offer one."""
-    blocked = {_package(point) for point in entry_points(group=ENTRY_POINT_GROUP) if point.name in block}
-    return _sort_entry_points(COMMAND_GROUP, "command", blocked=blocked)
-
-
-def _sort_entry_points(
-    group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), blocked: Collection[str] = ()
+def sort_entry_points(
+    group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), block: Collection[str] = ()
 ) -> Mapping[str, EntryPoint]:
-    """Entry points by name, in its order, except those of `blocked` packages; `taken` are packages by reserved name."""
+    """Entry points of a group by name, in its order, except those of packages with a plugin in `block`; `taken` are
+    packages by reserved name. Raises PluginError if two packages use one name."""
+    plugins = entry_points(group=ENTRY_POINT_GROUP) if block else ()  # reads a file of every installed package
+    blocked = {_package(point) for point in plugins if point.name in block}
     found: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         if point.name in found or point.name in taken:

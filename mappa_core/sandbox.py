@@ -1,6 +1,5 @@
 """What authors of tools that run programs import, and of workspaces: limits, changes of files, how output is cut."""
 
-from mappa_core.codec import to_json as to_json
 from mappa_core.config.schema import ToolSection as ToolSection
 from mappa_core.protocols import ProgramRun as ProgramRun
 from mappa_core.protocols import Sandboxed as Sandboxed

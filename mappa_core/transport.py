@@ -18,7 +18,6 @@ from mappa_core.calls.sdk_transport import hidden_environment as hidden_environm
 from mappa_core.calls.secret import Secret as Secret
 from mappa_core.errors import CallError as CallError
 from mappa_core.errors import CallFault as CallFault
-from mappa_core.protocols import Cassette as Cassette
 from mappa_core.protocols import Provider as Provider
 from mappa_core.protocols import Reply as Reply
 from mappa_core.protocols import Request as Request

@@ -4,7 +4,7 @@ lowest    core with the lowest versions that it promises: the light part of the 
 core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's
           team and coach train with one agent behind an API and with all of them there, a third party's engine learns;
           commands and offers of missing parts say what to install
-training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
+training  `pip install mappa-dsbench` with the versions of constraints.txt: `mappa train`
 all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left,
           `mappa train` and the report of it, the commands of every part
 minute    what README shows people who have logs, command by command: who failed, in which step, and why
@@ -114,8 +114,8 @@ class Environment:
 
 
 def needs_parts(folder: str, names: list[str]) -> list[str]:
-    """Tests that use other distributions of the project than core, as the run of 0.1.0 does."""
-    others = re.compile(r"\bmappa_(?!core\b)[a-z]+\b(?=[.\s/])|run_0_1_0")
+    """Tests that use other distributions of the project than core."""
+    others = re.compile(r"\bmappa_(?!core\b)[a-z]+\b(?=[.\s/])")
     tests = [name for name in names if name.startswith("test_") and name.endswith(".py")]
     return [name for name in tests if others.search((Path(folder) / name).read_text())]
 
@@ -147,7 +147,7 @@ def core(environment: Environment) -> None:
     accuracy = json.loads(learned)["eval"]
     if accuracy["before"]["high"] >= accuracy["after"]["low"]:
         raise SystemExit(f"a third party's engine has learned nothing: {accuracy}")
-    environment.refuse('pip install "mappa"', "mappa", "report", "runs/doubles")
+    environment.refuse('pip install "mappa-gepa"', "mappa", "advise", "runs/doubles")
     environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
     tool = "tools.python={use: python, limits: {wall_s: 5}}"
     environment.refuse('pip install "mappa-sandbox"', "mappa", "train", "--plugin", "doubles", tool)
@@ -156,7 +156,7 @@ def core(environment: Environment) -> None:
 
 def training(environment: Environment) -> None:
     pinned = install_torch(environment)
-    environment.install("mappa-core", "mappa-dsbench", constraints=pinned)
+    environment.install("mappa-dsbench", constraints=pinned)
     environment.check(torch=True)
     words = ("train.iterations=2", "train.prompts=2", "eval.problems=4", "run.root=runs")
     shown = environment.run("mappa", "train", "--plugin", "dsbench", "--json", *words)
@@ -239,7 +239,7 @@ def install_all(environment: Environment, *further: str) -> None:
     """Install every wheel, and what else is asked for, with the versions that are pinned."""
     pinned = install_torch(environment)
     projects = (tomllib.loads(file.read_text())["project"]["name"] for file in ROOT.glob("plugins/*/pyproject.toml"))
-    environment.install("mappa-core[data]", *projects, *further, constraints=pinned)
+    environment.install("mappa[data,view]", *projects, *further, constraints=pinned)
     environment.check(torch=True)
 
 

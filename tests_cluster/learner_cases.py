@@ -142,9 +142,9 @@ async def iterate(learners, experience: Experience, number: int, given: Advantag
 
 def held(folder: Path, file: str = "weights") -> dict[str, np.ndarray]:
     return {
-        f"{name}/{key}": one
+        f"{name}/{key}": tensor
         for name in POLICIES
-        for key, one in load_file(folder / name / f"{file}.safetensors").items()
+        for key, tensor in load_file(folder / name / f"{file}.safetensors").items()
     }
 
 
@@ -156,14 +156,16 @@ def apart(one, other) -> float:
 
 def gradient(folder: Path) -> dict[str, np.ndarray]:
     """Of the only step so far, from AdamW's first moments."""
-    return {name: one / (1 - TRAIN.betas[0]) for name, one in held(folder, "optimiser").items() if "/exp_avg." in name}
+    return {
+        name: moment / (1 - TRAIN.betas[0]) for name, moment in held(folder, "optimiser").items() if "/exp_avg." in name
+    }
 
 
 async def learn(learners, folder: Path):
     """Three iterations, and a checkpoint after the first and the last; metrics and scores of each."""
     found = [await iterate(learners, ITERATIONS[0], 0)]
     await learners.save(folder / "first")
-    found += [await iterate(learners, one, number) for number, one in enumerate(ITERATIONS[1:], start=1)]
+    found += [await iterate(learners, iteration, number) for number, iteration in enumerate(ITERATIONS[1:], start=1)]
     await learners.save(folder / "last")
     return found
 

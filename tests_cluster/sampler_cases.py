@@ -51,7 +51,7 @@ class Side:
         await engine.activate(policy, version)
 
     async def refresh(self, name) -> None:
-        (engine,) = [one for one in self.pool.engines if one.name == name]
+        (engine,) = [engine for engine in self.pool.engines if engine.name == name]
         for policy in self.current:
             await self.deliver(engine, policy)
 

@@ -67,13 +67,13 @@ async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, ada
             for i, (name, prompt) in enumerate(zip(names, prompts(3, seed=2) * 4, strict=True))
         )
     )
-    for name, one in zip(names, found, strict=True):
-        assert gap(models[name], one) < EXACT
-        assert [span.version for span in one.versions] == [0 if name == "base" else 3]
+    for name, completion in zip(names, found, strict=True):
+        assert gap(models[name], completion) < EXACT
+        assert [span.version for span in completion.versions] == [0 if name == "base" else 3]
     assert gap(models["solver"], found[1]) > EXACT
 
 
-async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_up(lora, llama, adapters):
+async def test_running_request_keeps_its_adapter(lora, llama, adapters):
     sampler = ClusterSampler("solver", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     (old, config, merged), (new, _, newly) = adapters["solver"], adapters["writer"]
     await lora.publish("solver", 4, old, config)
@@ -91,7 +91,7 @@ async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_
     assert gap(merged, found) < EXACT
 
 
-async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, adapters):
+async def test_restarted_engine_has_its_adapters(lora, llama, adapters):
     sampler = ClusterSampler("critic", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     tensors, config, merged = adapters["critic"]
     await lora.publish("critic", 6, tensors, config)
@@ -100,7 +100,7 @@ async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, 
     ]
     await asyncio.sleep(0.1)
     kill(lora.pool.engines[0])
-    for one in await asyncio.gather(*waiting):
-        assert [span.version for span in one.versions] == [6]
-        assert gap(merged, one) < EXACT
+    for completion in await asyncio.gather(*waiting):
+        assert [span.version for span in completion.versions] == [6]
+        assert gap(merged, completion) < EXACT
     assert lora.pool.restarts == 1

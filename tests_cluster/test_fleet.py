@@ -84,16 +84,16 @@ async def hire(ray_actors: RayActors) -> AsyncIterator[Callable[..., Any]]:
             await ray_actors.end(actor)
 
 
-async def test_lines_of_an_actors_log_bear_the_fields_of_the_call(ray_actors, hire):
+async def test_actor_log_lines_have_the_fields_of_the_call(ray_actors, hire):
     clerk = await hire()
     with bound_contextvars(run="first", iteration=3):
         during = clerk.call("context")
     after = clerk.call("context")
-    fields = [await ray_actors.wait_for(one, deadline_s=60, what="say") for one in (during, after)]
+    fields = [await ray_actors.wait_for(call, deadline_s=60, what="say") for call in (during, after)]
     assert fields == [{"run": "first", "iteration": 3, "actor": clerk.name}, {"actor": clerk.name}]
 
 
-async def test_actors_are_processes_that_are_asked_in_order(ray_actors, hire):
+async def test_actors_are_processes_with_ordered_calls(ray_actors, hire):
     one, other = await asyncio.gather(hire(10, libraries=("ray", "vllm")), hire(20))
     assert len({os.getpid(), one.process.pid, other.process.pid}) == 3
     assert one.process.versions.keys() == {"ray", "vllm"}
@@ -102,7 +102,7 @@ async def test_actors_are_processes_that_are_asked_in_order(ray_actors, hire):
     assert await ray_actors.wait_for(calls, deadline_s=60, what="add") == [16, 21, 18, 23]
 
 
-async def test_what_an_actors_program_raises_is_raised_here_with_its_traceback(ray_actors, hire):
+async def test_actor_errors_have_their_traceback(ray_actors, hire):
     actor = await hire()
     with pytest.raises(KeyError, match="a bug of its own") as raised:
         await ray_actors.wait_for(actor.call("fail"), deadline_s=60, what="fail")
@@ -113,20 +113,20 @@ async def test_what_an_actors_program_raises_is_raised_here_with_its_traceback(r
     assert await ray_actors.wait_for(actor.call("add", 1), deadline_s=60, what="add") == 1
 
 
-async def test_one_failure_among_several_ends_the_wait(ray_actors, hire):
+async def test_one_failure_ends_a_wait_for_several_calls(ray_actors, hire):
     slow, broken = await hire(), await hire()
     with pytest.raises(KeyError):
         await ray_actors.wait_for([slow.call("sleep", 600), broken.call("fail")], deadline_s=600, what="work")
 
 
-async def test_an_actor_that_cannot_be_made_leaves_no_process(ray_actors, hire):
+async def test_failed_actor_leaves_no_process(ray_actors, hire):
     before = set(ray_actors.members)
     with pytest.raises(ModelError, match="it has no tokenizer"):
         await hire(model="acme")
     assert set(ray_actors.members) == before
 
 
-async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(ray_actors, hire):
+async def test_killed_actor_fails_all_waiting_calls(ray_actors, hire):
     actor = await hire()
     waiting = [
         asyncio.ensure_future(ray_actors.wait_for(actor.call("sleep", 600), deadline_s=600, what="rest")) for _ in "ab"
@@ -141,13 +141,13 @@ async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(ray_actor
         await ray_actors.wait_for(actor.call("add", 1), deadline_s=60, what="add")
 
 
-async def test_the_last_words_of_an_actor_are_told(ray_actors, hire):
+async def test_error_has_the_last_log_lines_of_an_actor(ray_actors, hire):
     actor = await hire()
     with pytest.raises(ActorLost, match="Its last words:\nthe disk is full"):
         await ray_actors.wait_for(actor.call("speak_and_die"), deadline_s=60, what="speak")
 
 
-async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(ray_actors, hire):
+async def test_late_actor_can_be_called_again(ray_actors, hire):
     quick, slow = await hire(), await hire()
     calls = [quick.call("sleep", 0), slow.call("sleep", 3)]
     with pytest.raises(ActorTimeout, match=r"the actor clerk1 .* did not rest within 0.5 s") as late:
@@ -156,7 +156,7 @@ async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(ray_actor
     assert await ray_actors.wait_for(slow.call("add", 1), deadline_s=60, what="add") == 1
 
 
-async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(ray_actors, hire, monkeypatch):
+async def test_hung_actor_is_distinguished_from_a_busy_one(ray_actors, hire, monkeypatch):
     monkeypatch.setattr("mappa_engine.cluster.actors.ray_actors.HEARTBEAT_S", 1.0)
     monkeypatch.setattr(ray_actors, "_max_silence_s", 6.0)
     busy, hung = await hire(), await hire()
@@ -169,7 +169,7 @@ async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(ray_actors,
     assert not psutil.pid_exists(hung.process.pid)
 
 
-async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbers(ray_actors, hire):
+async def test_reservation_that_does_not_fit_names_the_numbers(ray_actors, hire):
     slots = await ray_actors.reserve([{"CPU": 1}, {"CPU": 1}], deadline_s=60)
     assert [slot.index for slot in slots] == [0, 1]
     held = await hire(slot=slots[1], cpus=1)
@@ -181,7 +181,7 @@ async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbe
     await ray_actors.free(slots)
 
 
-async def test_the_gpus_of_several_bundles_are_told_whatever_share_of_them_is_free(ray_actors, hire):
+async def test_gpu_numbers_of_bundles_that_are_partly_taken(ray_actors, hire):
     slots = await ray_actors.reserve([{"GPU": 1, "CPU": 1}] * 3, deadline_s=60)
     held = await hire(slot=slots[1], gpus=0.5)
     numbers = await ray_actors.gpu_numbers(slots[1:], share=0.5, deadline_s=120)
@@ -202,7 +202,7 @@ class Wide(Clerk):
             SamplerServer(None, paused=True, gpu_numbers=numbers)
 
 
-async def test_an_engine_of_several_gpus_sees_them_all(ray_actors):
+async def test_tensor_parallel_engine_sees_all_its_gpus(ray_actors):
     slots = await ray_actors.reserve([{"GPU": 1, "CPU": 1}] * 2, deadline_s=60)
     numbers = await ray_actors.gpu_numbers(slots, share=0.5, deadline_s=120)
     wide = await ray_actors.start(Wide, numbers, name="wide", role="clerk", deadline_s=120, slot=slots[0], gpus=0.5)
@@ -220,7 +220,7 @@ class Named(Clerk):
         return new_rendezvous().host, ray.util.get_node_ip_address()
 
 
-async def test_ranks_meet_at_the_address_that_ray_knows(ray_actors):
+async def test_rendezvous_is_at_rays_address(ray_actors):
     named = await ray_actors.start(Named, name="named", role="clerk", deadline_s=120)
     host, known = await ray_actors.wait_for(named.call("meet"), deadline_s=60, what="meet")
     assert host == known != "127.0.1.1"
@@ -277,7 +277,7 @@ def driver(tmp_path: Path):
         process.kill()
 
 
-async def test_no_key_reaches_a_process_and_no_process_is_left_of_a_broken_ray_or_a_killed_driver(driver, tmp_path):
+async def test_no_process_has_a_key_or_outlives_its_driver(driver, tmp_path):
     clerks = told(driver)
     family = psutil.Process(driver.pid).children(recursive=True)
     assert clerks <= {process.pid for process in family}
@@ -317,7 +317,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_running_ray_is_sent_the_packages_and_left_running(ray_actors, hire, tmp_path):
+async def test_running_ray_gets_packages_and_keeps_running(ray_actors, hire, tmp_path):
     (tmp_path / "guest.py").write_text(GUEST)
     address = ray.get_runtime_context().gcs_address
     environment = {**os.environ, **dict.fromkeys(KEYS, CANARY), "NCCL_DEBUG": "WARN"}
@@ -347,7 +347,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_driver_that_is_asked_to_end_closes_everything_first(ray_actors, tmp_path):
+async def test_terminated_driver_closes_everything(ray_actors, tmp_path):
     command = [sys.executable, "-c", TERMINATED, ray.get_runtime_context().gcs_address]
     done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (143, "closed\n"), done.stderr

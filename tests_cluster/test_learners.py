@@ -86,7 +86,7 @@ def reference(qwen3: str, tmp_path_factory):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("zero", [0, 2, 3])
-async def test_learners_do_what_the_embedded_engine_does(qwen3, group, start, reference, tmp_path, zero, ranks):
+async def test_learners_equal_the_local_engine(qwen3, group, start, reference, tmp_path, zero, ranks):
     learners = group if ranks == 2 else Alone(task(qwen3, zero=zero))
     await learners.load(start)
     expected, folder = reference
@@ -111,7 +111,7 @@ async def test_learners_do_what_the_embedded_engine_does(qwen3, group, start, re
     # The last one's gradient is finite, and its squares are beyond float32; ZeRO-3 sums them in float64.
     [(np.nan, 0), (np.nan, 2), (np.nan, 3), (1e38, 0), (1e38, 2), (1e38, 3), (1e25, 3)],
 )
-async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start, tmp_path, fault):
+async def test_non_finite_step_changes_no_rank(group, start, tmp_path, fault):
     await group.load(start)
     await iterate(group, ITERATIONS[1], 1)
     await group.save(tmp_path / "before")
@@ -140,22 +140,20 @@ async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start,
     assert apart(held(tmp_path / "went on"), held(tmp_path / "without")) == 0.0
 
 
-async def test_a_checkpoint_goes_on_on_other_ranks_under_other_sharding_and_in_the_other_engine(
-    qwen3, zero2, zero3, start, tmp_path
-):
+async def test_checkpoint_resumes_with_other_ranks_sharding_and_engine(qwen3, zero2, zero3, start, tmp_path):
     await zero2.load(start)
     await iterate(zero2, ITERATIONS[1], 1)
     zero2.advance_versions()
     await zero2.save(tmp_path / "kept")
     embedded = await local(qwen3)
     others = {"alone": Alone(task(qwen3, zero=3)), "zero3": zero3, "embedded": embedded}
-    for one in others.values():
-        await one.load(tmp_path / "kept")
+    for other in others.values():
+        await other.load(tmp_path / "kept")
     assert others["alone"].versions == zero3.versions == {"solver": 1, "coder": 1}
     folders = []
-    for name, one in {"zero2": zero2, **others}.items():
-        await iterate(one, ITERATIONS[2], 2)
-        await one.save(tmp_path / name)
+    for name, learners in {"zero2": zero2, **others}.items():
+        await iterate(learners, ITERATIONS[2], 2)
+        await learners.save(tmp_path / name)
         folders.append(tmp_path / name)
     moved = apart(held(folders[0]), held(tmp_path / "kept"))
     for folder in folders[1:]:
@@ -173,7 +171,7 @@ def learners(request, qwen3: str, zero: int, dtype: str):
 
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_what_is_read_of_a_learner_is_the_same_wherever_it_is(learners, start, tmp_path):
+async def test_offloaded_learner_gives_equal_results(learners, start, tmp_path):
     """Samplers have the GPUs while a checkpoint is written: learners are on the host then, by DeepSpeed's own means."""
     await learners.load(start)
     await iterate(learners, ITERATIONS[1], 1)
@@ -208,7 +206,7 @@ async def test_a_checkpoint_of_other_policies_is_refused(zero2, llama, start, tm
 
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
-async def test_weights_are_handed_on_whole_and_a_probe_is_answered(group, qwen3, start, tmp_path):
+async def test_learners_send_weights_and_answer_probes(group, qwen3, start, tmp_path):
     import ray
 
     await group.load(start)
@@ -218,11 +216,11 @@ async def test_weights_are_handed_on_whole_and_a_probe_is_answered(group, qwen3,
     for name, version in group.advance_versions().items():
         found = {}
         async for reference in group.weights(name, version):
-            found |= {key: one.clone().numpy() for key, one in bucket_tensors(ray.get(reference))}
+            found |= {key: tensor.clone().numpy() for key, tensor in bucket_tensors(ray.get(reference))}
         told = await group.sent_record(name)
         assert (told.version, told.names) == (version, tuple(found))
-        sent |= {f"{name}/{key}": one for key, one in found.items()}
-    kept = {name: one for name, one in held(tmp_path / "kept").items() if "value_head" not in name}
+        sent |= {f"{name}/{key}": tensor for key, tensor in found.items()}
+    kept = {name: tensor for name, tensor in held(tmp_path / "kept").items() if "value_head" not in name}
     assert apart(sent, kept) == 0.0
     assert {name.removeprefix("solver/") for name in sent if name.startswith("solver/")} == read_weight_names(
         read_model_info(qwen3)
@@ -249,7 +247,7 @@ async def test_recomputed_activations_give_the_same_gradient(qwen3, start, tmp_p
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
-async def test_steps_too_small_for_bfloat16_are_not_lost(qwen3, tmp_path, zero):
+async def test_master_weights_keep_steps_too_small_for_bfloat16(qwen3, tmp_path, zero):
     train = replace(TRAIN, learning_rate=1e-6)
     learners = Alone(task(qwen3, train=train, dtype="bfloat16", zero=zero))
     await learners.save(tmp_path / "before")
@@ -266,7 +264,7 @@ async def test_steps_too_small_for_bfloat16_are_not_lost(qwen3, tmp_path, zero):
     assert metrics["solver"]["grad_norm"] == pytest.approx(other["solver"]["grad_norm"], rel=0.1)
 
 
-async def test_optimiser_states_on_the_host_change_nothing(qwen3, start, tmp_path):
+async def test_offloaded_optimiser_changes_nothing(qwen3, start, tmp_path):
     for name, away in (("here", False), ("away", True)):
         learners = Alone(task(qwen3, zero=2, offload_optimizer=away))
         await learners.load(start)
@@ -275,7 +273,7 @@ async def test_optimiser_states_on_the_host_change_nothing(qwen3, start, tmp_pat
     assert apart(held(tmp_path / "here"), held(tmp_path / "away")) < 1e-6
 
 
-async def test_an_optimiser_on_the_host_steps_with_all_cores_of_its_rank(qwen3, monkeypatch):
+async def test_offloaded_optimiser_uses_all_cores_of_its_rank(qwen3, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     seen: list[int] = []
     real = torch.optim.AdamW.step
@@ -292,12 +290,12 @@ async def test_an_optimiser_on_the_host_steps_with_all_cores_of_its_rank(qwen3, 
         seen.clear()
 
 
-async def test_ranks_are_processes_of_their_own_and_one_that_is_killed_is_named(zero2):
+async def test_killed_rank_is_named(zero2):
     # The last test: its group is of no use any more.
     processes = zero2.processes()
-    assert len({os.getpid(), *(one.pid for one in processes)}) == 3
-    assert {one.role for one in processes} == {"learner"}
-    assert all({"torch", "deepspeed", "ray"} <= one.versions.keys() for one in processes)
+    assert len({os.getpid(), *(process.pid for process in processes)}) == 3
+    assert {process.role for process in processes} == {"learner"}
+    assert all({"torch", "deepspeed", "ray"} <= process.versions.keys() for process in processes)
     os.kill(processes[1].pid, signal.SIGKILL)
     with pytest.raises(ActorLost, match="zero2/1"):
         await iterate(zero2, ITERATIONS[1], 1)

@@ -78,7 +78,7 @@ class RayNodes:
 
     def host_of(self, pid: int) -> str | None:
         """The node of a process; None where it ended."""
-        families = {node: {one.pid for one in self.family(node)} for node in self._nodes}
+        families = {node: {process.pid for process in self.family(node)} for node in self._nodes}
         return next((node for node, pids in families.items() if pid in pids), None)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class NodeKiller(threading.Thread):
             if len(opened) == seen or self._steps() < self._thresholds[len(self.moments)]:
                 continue
             self._over.wait(float(self._random.uniform(0.0, 2.0)))
-            hosts = {self._nodes.host_of(one["pid"]): one["role"] for one in opened[-1].body["processes"]}
+            hosts = {self._nodes.host_of(process["pid"]): process["role"] for process in opened[-1].body["processes"]}
             victims = sorted(set(hosts) & set(WORKERS))
             if not victims:
                 continue
@@ -200,16 +200,16 @@ def check_killed(nodes: RayNodes, undisturbed: Path, root: Path, *, iterations: 
     assert_equal_to_the_bit(undisturbed, folder, iterations)
 
 
-def test_a_node_that_is_killed_takes_nothing_with_it(nodes, tmp_path):
+def test_killed_node_loses_nothing(nodes, tmp_path):
     undisturbed = train(nodes, tmp_path, "undisturbed", "train.iterations=2")
     with RunReader(undisturbed) as reader:
         (event,) = reader.events("processes")
-    assert sorted(one["role"] for one in event.body["processes"]) == ["learner", "learner", "sampler"]
+    assert sorted(process["role"] for process in event.body["processes"]) == ["learner", "learner", "sampler"]
     check_killed(nodes, undisturbed, tmp_path, iterations=2, kills=1, seed=0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_ten_nodes_that_are_killed_take_nothing_with_them(nodes, tmp_path):
+def test_ten_killed_nodes_lose_nothing(nodes, tmp_path):
     undisturbed = train(nodes, tmp_path, "undisturbed", "train.iterations=8")
     check_killed(nodes, undisturbed, tmp_path, iterations=8, kills=10, seed=1)

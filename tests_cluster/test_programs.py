@@ -45,7 +45,7 @@ async def test_a_run_of_a_sweep_is_trained_by_another_process(sweep, tmp_path):
     assert read_summary(folder / "arm1-s3").status == "done"
 
 
-async def test_a_sweep_that_is_stopped_leaves_no_program_and_goes_on(sweep, tmp_path):
+async def test_stopped_sweep_leaves_no_process_and_resumes(sweep, tmp_path):
     folder = tmp_path / "sweep"
     begun = ("--folder", str(folder), "--plugin", "mathchat", *PLAIN, "train.iterations=400")
     stopped = sweep(*begun)

@@ -65,26 +65,28 @@ async def test_logprobs_are_those_of_the_model(sampler, qwen3, ways):
             assert found.tokens.tolist() == likeliest[len(found.prompt_tokens) - 1 :].tolist()
 
 
-async def test_a_request_alone_draws_what_it_draws_among_others(sampler):
+async def test_request_does_not_depend_on_others(sampler):
     more_than_one_step = prompts(9) + prompts(60, seed=1, length=200)
     requests = [(prompt, Sampling(max_tokens=40, seed=i)) for i, prompt in enumerate(more_than_one_step)]
     together = await ask(sampler, requests)
-    for request, one in list(zip(requests, together, strict=True))[:9:4]:
+    for request, answer in list(zip(requests, together, strict=True))[:9:4]:
         (alone,) = await ask(sampler, [request])
-        assert alone.tokens.tolist() == one.tokens.tolist()
+        assert alone.tokens.tolist() == answer.tokens.tolist()
     (again,) = await ask(sampler, [(requests[0][0], Sampling(max_tokens=40, seed=99))])
     assert again.tokens.tolist() != together[0].tokens.tolist()
 
 
-async def test_ends_at_the_stop_token_or_at_the_limit(sampler):
+async def test_action_ends_at_a_stop_token_or_the_limit(sampler):
     found = await ask(sampler, [(p, Sampling(max_tokens=120, seed=i)) for i, p in enumerate(prompts(24))])
-    assert {one.finish for one in found} == {"stop", "length"}
-    for one in found:
-        assert (one.finish == "stop") == (one.tokens[-1] == STOP)
-        assert STOP not in one.tokens[:-1]
-        assert one.finish == "stop" or len(one.tokens) == 120
-        assert "<|im_end|>" not in one.text
-        assert [(span.version, span.start, span.end) for span in one.versions] == [(0, 0, len(one.tokens))]
+    assert {completion.finish for completion in found} == {"stop", "length"}
+    for completion in found:
+        assert (completion.finish == "stop") == (completion.tokens[-1] == STOP)
+        assert STOP not in completion.tokens[:-1]
+        assert completion.finish == "stop" or len(completion.tokens) == 120
+        assert "<|im_end|>" not in completion.text
+        assert [(span.version, span.start, span.end) for span in completion.versions] == [
+            (0, 0, len(completion.tokens))
+        ]
 
 
 async def test_a_prompt_beyond_the_window_is_refused(sampler):
@@ -95,7 +97,7 @@ async def test_a_prompt_beyond_the_window_is_refused(sampler):
         await ask(sampler, [(prompt, Sampling(max_tokens=11))])
 
 
-async def test_tokens_that_the_model_does_not_have_are_refused_alone(sampler):
+async def test_invalid_tokens_fail_only_their_request(sampler):
     good, bad = prompts(1)[0], np.array([5, 10_000], np.int32)
     results = await asyncio.gather(
         *(sampler.sample(prompt, Sampling(max_tokens=5)) for prompt in (good, bad)), return_exceptions=True
@@ -112,7 +114,7 @@ def start(sampler, count) -> list[asyncio.Task]:
     ]
 
 
-async def test_a_request_that_a_publish_meets_is_exact_for_each_version(side, sampler, qwen3, newer):
+async def test_request_during_a_publish_is_exact_for_each_version(side, sampler, qwen3, newer):
     models = {0: model_of(qwen3), 1: model_of(newer)}
     for delay in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4):  # by then some request has begun, and another not ended
         await side.publish("solver", 0, load_file(f"{qwen3}/model.safetensors"))
@@ -120,12 +122,12 @@ async def test_a_request_that_a_publish_meets_is_exact_for_each_version(side, sa
         await asyncio.sleep(delay)
         await side.publish("solver", 1, load_file(f"{newer}/model.safetensors"))
         found = await asyncio.gather(*tasks)
-        for one in found:
-            assert [span.start for span in one.versions] == [0, *(span.end for span in one.versions[:-1])]
-            for span in one.versions:
-                exact = logprobs(models[span.version], one.prompt_tokens, one.tokens)
-                assert np.abs(one.logprobs - exact)[span.start : span.end].max() < EXACT
-        if any({span.version for span in one.versions} == {0, 1} for one in found):
+        for completion in found:
+            assert [span.start for span in completion.versions] == [0, *(span.end for span in completion.versions[:-1])]
+            for span in completion.versions:
+                exact = logprobs(models[span.version], completion.prompt_tokens, completion.tokens)
+                assert np.abs(completion.logprobs - exact)[span.start : span.end].max() < EXACT
+        if any({span.version for span in completion.versions} == {0, 1} for completion in found):
             break
     else:
         raise AssertionError("no publish met a request")
@@ -142,8 +144,8 @@ async def test_nothing_is_sampled_between_a_load_and_its_admission(side, sampler
     probe = prompts(3, seed=5)
     found = await engine.logprobs("solver", 1, probe)
     model = model_of(newer)
-    for sequence, one in zip(probe, found, strict=True):
-        assert np.abs(one - logprobs(model, sequence[:1], sequence[1:])).max() < EXACT
+    for sequence, answer in zip(probe, found, strict=True):
+        assert np.abs(answer - logprobs(model, sequence[:1], sequence[1:])).max() < EXACT
     await asyncio.sleep(0.3)
     assert not tasks[0].done()
     assert received.names[:2] == ("model.embed_tokens.weight", "lm_head.weight")
@@ -156,7 +158,7 @@ async def test_nothing_is_sampled_between_a_load_and_its_admission(side, sampler
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 5])
-async def test_weights_that_break_off_are_not_used_until_they_came_whole(side, sampler, newer, cut):
+async def test_interrupted_weights_are_not_used(side, sampler, newer, cut):
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     await engine.pause()
@@ -172,10 +174,10 @@ async def test_weights_that_break_off_are_not_used_until_they_came_whole(side, s
     assert gap(model_of(newer), found) < EXACT
 
 
-async def test_a_tensor_of_another_shape_is_an_error_and_mended_by_a_whole_load(side, sampler, newer):
+async def test_wrong_shape_is_an_error_until_a_full_load(side, sampler, newer):
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
-    broken = {name: one[:-1] if name == "model.norm.weight" else one for name, one in tensors.items()}
+    broken = {name: tensor[:-1] if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         await side.load(engine, "solver", 1, broken)
     await side.publish("solver", 1, tensors)
@@ -187,7 +189,9 @@ async def test_a_missing_tensor_shows_in_the_names_and_in_a_probe(side, sampler,
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     missing = "model.layers.0.self_attn.q_proj.weight"
-    received = await side.load(engine, "solver", 1, {name: one for name, one in tensors.items() if name != missing})
+    received = await side.load(
+        engine, "solver", 1, {name: tensor for name, tensor in tensors.items() if name != missing}
+    )
     assert set(tensors) - set(received.names) == {missing}
     (sequence,) = prompts(1, seed=3)
     (found,) = await engine.logprobs("solver", 1, [sequence])
@@ -196,7 +200,7 @@ async def test_a_missing_tensor_shows_in_the_names_and_in_a_probe(side, sampler,
     await side.publish("solver", 1, tensors)
 
 
-async def test_a_wave_that_an_engine_took_with_it_is_decoded_again_to_the_bit(side, sampler):
+async def test_wave_of_a_lost_engine_is_decoded_again_bit_equal(side, sampler):
     requests = [(p, Sampling(max_tokens=150, seed=i)) for i, p in enumerate(prompts(16, seed=7))]
     before = await ask(sampler, requests)
     victim = side.pool.engines[1]
@@ -208,6 +212,6 @@ async def test_a_wave_that_an_engine_took_with_it_is_decoded_again_to_the_bit(si
     after = await waiting
     assert side.pool.restarts == restarts + 1
     assert victim.actor.process.pid != process.pid
-    for one, other in zip(before, after, strict=True):
-        assert one.tokens.tolist() == other.tokens.tolist()
-        assert one.logprobs.tobytes() == other.logprobs.tobytes()
+    for completion, other in zip(before, after, strict=True):
+        assert completion.tokens.tolist() == other.tokens.tolist()
+        assert completion.logprobs.tobytes() == other.logprobs.tobytes()

@@ -44,7 +44,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 def experience_of(policies: tuple[str, ...], seed: int, rows: int = 6) -> Experience:
     """A few rows of random tokens of every policy."""
     drawn = random_rows(rows * len(policies), seed=seed, prompt=(3, 60), action=(2, 30), logprobs=-5.0)
-    return build_experience([replace(one, policy=policies[at // rows]) for at, one in enumerate(drawn)], policies)
+    return build_experience([replace(row, policy=policies[at // rows]) for at, row in enumerate(drawn)], policies)
 
 
 class Both:
@@ -183,8 +183,8 @@ class Stale(Proxy):
     async def load_bucket(self, bucket) -> None:
         found = ray.get(bucket)
         for name, checksum in zip(found.names, found.checksums, strict=True):
-            for one in (name, *([TIED[name]] if name in TIED else [])):
-                self.names.append(one)
+            for loaded in (name, *([TIED[name]] if name in TIED else [])):
+                self.names.append(loaded)
                 self.checksums.append(checksum)
 
     async def finish_load(self) -> ReceivedWeights:
@@ -200,8 +200,8 @@ class Lossy(Proxy):
 
     async def load_bucket(self, bucket) -> None:
         kept = [
-            (name, one)
-            for name, one in bucket_tensors(ray.get(bucket))
+            (name, tensor)
+            for name, tensor in bucket_tensors(ray.get(bucket))
             if not name.endswith("1.self_attn.q_proj.weight")
         ]
         for part in fill_buckets(kept):

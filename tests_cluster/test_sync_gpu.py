@@ -10,7 +10,7 @@ from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.sync import vllm_transfer
 
 WEIGHTS = {"embed": torch.zeros(4, 2, dtype=torch.bfloat16), "norm": torch.zeros(2, dtype=torch.bfloat16)}
-METAS = [vllm_transfer.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
+METAS = [vllm_transfer.TensorMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in WEIGHTS.items()]
 RENDEZVOUS = vllm_transfer.TransferRendezvous(host="10.0.0.1", port=4242, workers=(2, 1))
 
 
@@ -38,7 +38,7 @@ def sender(monkeypatch, calls):
 
 
 def methods(calls):
-    return [one[0] for one in calls if not isinstance(one, str)]
+    return [call[0] for call in calls if not isinstance(call, str)]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def broadcast(monkeypatch, calls):
     return nccl_engine
 
 
-def test_nccl_tells_every_engine_its_ranks_and_what_comes(sender, broadcast, calls):
+def test_nccl_gives_engines_ranks_and_tensors(sender, broadcast, calls):
     one = sender("nccl")
     assert "join 4" in calls
     ((method, arguments),) = [call for call in calls if not isinstance(call, str)]
@@ -83,13 +83,13 @@ def test_nccl_tells_every_engine_its_ranks_and_what_comes(sender, broadcast, cal
     assert (sent.version, sent.names, sent.bytes) == (5, ("embed", "norm"), 20)
 
 
-def test_other_ranks_take_part_and_say_nothing(sender, broadcast, calls):
+def test_other_ranks_do_not_call_engines(sender, broadcast, calls):
     one = sender("nccl", rank=1)
     one.send(5)
     assert methods(calls) == [] and calls.count("synchronise") == 5
 
 
-def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
+def test_ipc_is_packed_without_ranks(sender, monkeypatch, calls):
     from vllm.distributed.weight_transfer import ipc_engine
     from vllm.distributed.weight_transfer.packed_tensor import PackedIpcChunk
 
@@ -98,9 +98,9 @@ def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
         named = list(iterator)
         yield PackedIpcChunk(
             names=[name for name, _ in named],
-            shapes=[list(one.shape) for _, one in named],
+            shapes=[list(tensor.shape) for _, tensor in named],
             dtype_names=["bfloat16"] * len(named),
-            tensor_sizes=[one.nbytes for _, one in named],
+            tensor_sizes=[tensor.nbytes for _, tensor in named],
             ipc_handle={gpu_uuid: ("handle",)},
         )
 

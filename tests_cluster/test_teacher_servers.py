@@ -59,7 +59,7 @@ def answers(address: str) -> bool:
         return False
 
 
-async def test_a_real_server_scores_as_the_engine_does(server, qwen3):
+async def test_server_scores_equal_the_engines(server, qwen3):
     experience = build_experience(random_rows(20, policy="mentor", tokens=(3, 200)), policies=("mentor",))
     mentor = PolicySpec(name="mentor", model=qwen3, kind="frozen")
     engine = LocalEngine(LocalOptions(device="cpu"))

@@ -77,7 +77,7 @@ def trained(tmp_path_factory):
 
     def watch() -> None:
         while not watching.wait(0.2):
-            for process in [one for one in Path("/proc").iterdir() if one.name.isdigit()]:
+            for process in [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]:
                 try:
                     parents = (process / "cmdline").read_bytes()
                     if b"ray" in parents:
@@ -99,15 +99,15 @@ def trained(tmp_path_factory):
     return outcome, seen, disk
 
 
-def test_other_processes_sample_than_learn(trained):
+def test_samplers_and_learners_are_separate_processes(trained):
     outcome, _, _ = trained
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
     processes = event.body["processes"]
-    assert Counter(one["role"] for one in processes) == {"learner": 2, "sampler": 3}
-    pids = [one["pid"] for one in processes]
+    assert Counter(process["role"] for process in processes) == {"learner": 2, "sampler": 3}
+    pids = [process["pid"] for process in processes]
     assert len(set(pids)) == 5 and os.getpid() not in pids
-    libraries = {one["role"]: set(one["versions"]) for one in processes}
+    libraries = {process["role"]: set(process["versions"]) for process in processes}
     assert {"ray", "deepspeed", "torch"} <= libraries["learner"] and {"ray", "vllm", "torch"} <= libraries["sampler"]
 
 
@@ -122,8 +122,8 @@ def test_samplers_and_learners_agree_after_every_publish(trained):
         assert len(gaps) == 3 and max(gaps) < 1e-4
     for version, event in enumerate(receipts, start=1):
         policies = event.body["receipts"]
-        assert {one["version"] for one in policies.values()} == {version} and len(policies) == 3
-        assert max(one["probe"] for one in policies.values()) < 1e-4
+        assert {record["version"] for record in policies.values()} == {version} and len(policies) == 3
+        assert max(record["probe"] for record in policies.values()) < 1e-4
 
 
 def test_no_key_of_a_provider_reaches_a_process_of_ray(trained):
@@ -140,13 +140,13 @@ def assert_samplers_worked_on(folder: Path, disk: SlowDisk) -> None:
     every_prompt_once(folder, 2)
 
 
-def test_a_slow_disk_holds_up_no_rollout_and_costs_no_sampler(trained):
+def test_slow_disk_delays_no_rollout(trained):
     outcome, _, disk = trained
     assert_samplers_worked_on(outcome.folder, disk)
 
 
 @pytest.mark.soak
-def test_a_checkpoint_of_two_minutes_holds_up_no_rollout_and_costs_no_sampler(tmp_path, monkeypatch):
+def test_two_minute_checkpoint_delays_no_rollout(tmp_path, monkeypatch):
     """Longer than an engine may be silent."""
     delay_s = 120.0
     assert delay_s > POLL_S + HANG_S
@@ -160,9 +160,9 @@ def test_a_checkpoint_of_two_minutes_holds_up_no_rollout_and_costs_no_sampler(tm
 def weights_of(folder: Path, iteration: int) -> dict[str, dict[str, np.ndarray]]:
     policies = folder / "checkpoints" / f"{iteration:06d}" / "policies"
     found = {}
-    for one in sorted(policies.iterdir()):
-        with StoredTensors(one / WEIGHTS_FILE) as stored:
-            found[one.name] = {name: tensor.numpy() for name, tensor in stored.items()}
+    for policy in sorted(policies.iterdir()):
+        with StoredTensors(policy / WEIGHTS_FILE) as stored:
+            found[policy.name] = {name: tensor.numpy() for name, tensor in stored.items()}
     return found
 
 
@@ -217,7 +217,11 @@ class Killer(threading.Thread):
             return []
         with RunReader(self._folder) as reader:
             events = reader.events("processes")
-        return [one["pid"] for one in events[-1].body["processes"] if one["role"] == self._role] if events else []
+        return (
+            [process["pid"] for process in events[-1].body["processes"] if process["role"] == self._role]
+            if events
+            else []
+        )
 
 
 def test_killed_learners_lose_nothing(undisturbed, tmp_path):
@@ -231,7 +235,7 @@ def test_killed_learners_lose_nothing(undisturbed, tmp_path):
     assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
-def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, tmp_path):
+def test_killed_sampler_restarts_with_current_weights(undisturbed, tmp_path):
     killer = Killer(tmp_path / "killed", "sampler", 2)
     killer.start()
     outcome = run(tmp_path, "killed", KILLED, ONE_POLICY).train()
@@ -242,7 +246,7 @@ def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, 
     assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
-def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
+def test_killed_driver_resumes(undisturbed, tmp_path):
     folder = train_and_kill(tmp_path, KILLED, kills=2)
     every_prompt_once(folder, 4)
     assert_equal_to_the_bit(undisturbed, folder, 4)
@@ -279,7 +283,7 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
         first, second = reader.iterations
-    assert Counter(one["role"] for one in event.body["processes"]) == {"learner": 2, "sampler": 1}
+    assert Counter(process["role"] for process in event.body["processes"]) == {"learner": 2, "sampler": 1}
     for report in (first, second):
         gaps = [policy["mismatch_max"] for policy in report.policies.values()]
         assert len(gaps) == 3 and max(gaps) < 1e-4
@@ -287,7 +291,7 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
     assert len(names) == 3 and all(".lora_" in name for tensors in names.values() for name in tensors)
 
 
-def test_rollouts_go_on_while_learners_update(tmp_path):
+def test_rollouts_continue_during_updates(tmp_path):
     ahead = "engine.options={deterministic: false, max_staleness: 1, straggler_share: 0.1}"
     outcome = run(tmp_path, "ahead", "train.iterations=4", ONE_POLICY, ahead).train()
     with RunReader(outcome.folder) as reader:
@@ -301,7 +305,7 @@ def test_rollouts_go_on_while_learners_update(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_it_learns_as_the_local_engine_does(tmp_path):
+def test_cluster_learns_as_the_local_engine(tmp_path):
     """20 iterations of the recipe on either engine, from equal starts: gains whose intervals overlap, both above 0."""
     words = ("train.iterations=20", f"run.root={tmp_path}")
     local = Run.from_recipe("mathchat/tiny", *words, "run.name=local").train()
@@ -331,7 +335,7 @@ def long_undisturbed(tmp_path_factory):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", ["learner", "sampler"])
-def test_thirty_kills_lose_nothing(long_undisturbed, role, tmp_path):
+def test_thirty_killed_actors_lose_nothing(long_undisturbed, role, tmp_path):
     killer = Killer(tmp_path / "killed", role, 30, within=5.0)
     killer.start()
     outcome = run(tmp_path, "killed", *THIRTY_KILLS, ONE_POLICY).train()
@@ -342,7 +346,7 @@ def test_thirty_kills_lose_nothing(long_undisturbed, role, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_thirty_kills_of_the_driver_lose_nothing(long_undisturbed, tmp_path):
+def test_thirty_killed_drivers_lose_nothing(long_undisturbed, tmp_path):
     folder = train_and_kill(tmp_path, *THIRTY_KILLS, kills=30)
     every_prompt_once(folder, 40)
     assert_equal_to_the_bit(long_undisturbed, folder, 40)

@@ -25,12 +25,12 @@ from vllm.v1.worker.gpu.sample import states
 from vllm.v1.worker.utils import request_memory
 
 from mappa_core.engine import Machine, PolicySpec, Sampling, TrainSection
-from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.remote_engine import vllm_environment
 from mappa_engine.cluster.samplers.sampling_masks import mask_candidates, read_logprobs
 from mappa_engine.cluster.samplers.server import SamplerServer
+from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.cluster.sync.vllm_transfer import START_UPDATE
 from mappa_engine.options import ClusterOptions
 
@@ -50,9 +50,11 @@ def three_on_one_gpu() -> ClusterSetup:
     policies = tuple(PolicySpec(name=name, model="1.5b") for name in ("solver", "coder", "verifier"))
     options = ClusterOptions(zero=2, kv_cache_mb=2048, max_model_len=8192, gradient_checkpointing=True, samplers=1)
     nodes = (Machine(host="n0", cpus=16, gpus=1, gpu_bytes=141 * GB),)
-    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, micro_tokens=2048)
+    placement = find_placement(
+        policies, {"1.5b": SHAPE}, Resources(nodes=nodes), options, train=TrainSection(micro_tokens=2048)
+    )
     return ClusterSetup(
-        specs={one.name: one for one in policies}, readings={}, weight_names={}, shapes={"1.5b": SHAPE},
+        specs={policy.name: policy for policy in policies}, models={}, weight_names={}, shapes={"1.5b": SHAPE},
         placement=placement, options=placement.options, train=TrainSection(), seed=0,
     )  # fmt: skip
 
@@ -67,8 +69,8 @@ def snapshot(setup: ClusterSetup, pool: str) -> MemorySnapshot:
 
 
 @pytest.mark.parametrize("pool", ["solver", "coder", "verifier"])
-def test_an_engine_starts_beside_all_that_are_there_already(three_on_one_gpu, pool):
-    (placed,) = [one for one in three_on_one_gpu.placement.pools if one.name == pool]
+def test_engine_starts_beside_others(three_on_one_gpu, pool):
+    (placed,) = [placed for placed in three_on_one_gpu.placement.pools if placed.name == pool]
     share = three_on_one_gpu.memory_share(placed, 0)
     there = snapshot(three_on_one_gpu, pool)
     assert request_memory(there, SimpleNamespace(gpu_memory_utilization=share)) <= there.free_memory
@@ -76,7 +78,7 @@ def test_an_engine_starts_beside_all_that_are_there_already(three_on_one_gpu, po
         request_memory(there, SimpleNamespace(gpu_memory_utilization=0.92))
 
 
-def test_an_engine_for_which_there_is_no_room_is_refused(three_on_one_gpu):
+def test_engine_without_room_is_refused(three_on_one_gpu):
     placed = three_on_one_gpu.placement.pools[0]
     there = replace(snapshot(three_on_one_gpu, placed.name), free_memory=5 * GB)
     with pytest.raises(ValueError, match="less than desired GPU memory utilization"):
@@ -149,7 +151,7 @@ def sample(sampler: runner_v2.Sampler, logits: torch.Tensor) -> LogprobsTensors:
     return sampler(logits.clone(), batch).logprobs_tensors
 
 
-def test_its_logprobs_are_of_what_both_truncations_left_and_say_what_that_is(sampler):
+def test_gpu_sampler_logprobs_are_of_the_truncated_distribution(sampler):
     logits = 3.0 * torch.randn(len(WAYS), VOCABULARY, generator=torch.Generator().manual_seed(3))
     found = sample(sampler, logits)
     for row, way in enumerate(WAYS):
@@ -234,7 +236,7 @@ class Follower:
         return follow(*arguments)
 
 
-async def test_a_transfer_that_broke_off_is_followed_by_a_whole_one(ray_actors, llama, tmp_path):
+async def test_interrupted_transfer_can_be_repeated(ray_actors, llama, tmp_path):
     newer = write_model(tmp_path / "newer", "llama", seed=7)
     names = sorted(load_file(f"{newer}/model.safetensors"))
     whole = {"folder": newer, "names": names}

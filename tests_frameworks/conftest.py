@@ -72,7 +72,7 @@ def train(tmp_path: Path) -> Callable[..., TrainResult]:
         recipe = tmp_path / "team.yaml"
         recipe.write_text(RECIPE.format(function=f"{function.__module__}:{function.__qualname__}"))
         registry = load_plugins(
-            only=("analysis", "engine", "gateway", "mathchat", "sandbox"), modules={"outside": Outside(recipe)}
+            only=("look", "engine", "gateway", "mathchat", "sandbox"), modules={"outside": Outside(recipe)}
         )
         return Run.from_recipe("outside/team", f"run.root={tmp_path / 'runs'}", *settings, registry=registry).train()
 

@@ -87,9 +87,7 @@ def hold_spans(
         play(url, provider)
     log = folder / "spans.jsonl"
     log.write_text("".join(span.to_json(indent=None) + "\n" for span in kept.get_finished_spans()))
-    made = import_logs(
-        load_plugins(only=("analysis",)), [log], LogMapping(agent_from=agent_from), root=folder, name="run"
-    )
+    made = import_logs(load_plugins(only=("look",)), [log], LogMapping(agent_from=agent_from), root=folder, name="run")
     with RunReader(made.folder) as reader:
         (one,) = [reader.trajectory(row.id) for row in reader.trajectories]
     assert [step.agent for step in one.steps] == [*NAMES], log.read_text()

@@ -191,10 +191,10 @@ def _write(folder: Path, shape: PublishedShape, sizes: Mapping[str, int], seed: 
     drawn = {**config, "initializer_range": 2.5 / config["hidden_size"] ** 0.5}
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(**{name: one for name, one in drawn.items() if name != "torch_dtype"}),
+        AutoConfig.for_model(**{name: value for name, value in drawn.items() if name != "torch_dtype"}),
         dtype=torch.bfloat16,
     )
-    weights = {name: one.detach() for name, one in model.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     if shape.head_is_stored:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     _write_weights(folder, weights, shape.files)
@@ -208,9 +208,9 @@ def _write_weights(folder: Path, weights: Mapping[str, torch.Tensor], files: int
     names = [f"model-{number:05}-of-{files:05}.safetensors" for number in range(1, files + 1)]
     place = {weight: names[at % files] for at, weight in enumerate(weights)}
     for name in names:
-        part = {weight: one for weight, one in weights.items() if place[weight] == name}
+        part = {weight: tensor for weight, tensor in weights.items() if place[weight] == name}
         save_file(part, folder / name, metadata={"format": "pt"})
-    size = sum(one.nbytes for one in weights.values())
+    size = sum(weight.nbytes for weight in weights.values())
     _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": place})
 
 
@@ -232,8 +232,10 @@ def _write_tokenizer(folder: Path, shape: PublishedShape) -> None:
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])  # fmt: skip
     tokenizer.decoder = decoders.ByteLevel()
-    control = [one for one in shape.control_tokens if one.startswith(("<|", "<｜"))]
-    tokenizer.add_tokens([AddedToken(one, special=one in control, normalized=False) for one in shape.control_tokens])
+    control = [token for token in shape.control_tokens if token.startswith(("<|", "<｜"))]
+    tokenizer.add_tokens(
+        [AddedToken(token, special=token in control, normalized=False) for token in shape.control_tokens]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     window = shape.config["max_position_embeddings"]
     settings = {"tokenizer_class": shape.tokenizer_class, "model_max_length": window, "chat_template": shape.template}

@@ -21,7 +21,7 @@ from mappa_core.credit.build_experience import build_experience
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_engine.cluster import builder
+from mappa_engine.cluster import setup as cluster_setup
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import ClusterOptions, PPOOptions
@@ -99,7 +99,7 @@ async def iteration(engine: ClusterEngine) -> Experience:
             step = fake_step(f"{task.id}/0", policy, completion, policy=policy)
             trajectories.append(Trajectory(id=task.id, task=task, sample=0, iteration=0, steps=(step,)))
             rewards.append((None if at == len(PROMPTS) - 1 else float(at),))
-    return build_experience(trajectories, rewards, {one: one for one in TRAINED}, set(TRAINED), "correct")
+    return build_experience(trajectories, rewards, {name: name for name in TRAINED}, set(TRAINED), "correct")
 
 
 def advantages(experience: Experience) -> Advantages:
@@ -118,8 +118,8 @@ async def learn(engine: ClusterEngine, version: int) -> None:
         assert (metrics[policy]["rows"], metrics[policy]["skipped"]) == (len(PROMPTS) - 1, 0)
         assert metrics[policy]["steps"] == 1 and metrics[policy]["grad_norm"] > 0.0
     receipts = await engine.publish()
-    assert {name: one.version for name, one in receipts.items()} == dict.fromkeys(TRAINED, version)
-    assert all(one.probe < 1e-4 for one in receipts.values())
+    assert {name: receipt.version for name, receipt in receipts.items()} == dict.fromkeys(TRAINED, version)
+    assert all(receipt.probe < 1e-4 for receipt in receipts.values())
 
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
@@ -130,12 +130,12 @@ def stored(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize(("shape", "first", "second"), RING, ids=lambda one: getattr(one, "name", None))
-async def test_a_shape_learns_is_kept_goes_on_and_is_exported(shape, first, second, model_of, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("shape", "first", "second"), RING, ids=lambda value: getattr(value, "name", None))
+async def test_published_shape_trains_resumes_and_exports(shape, first, second, model_of, tmp_path, monkeypatch):
     # GPUs that are shared in turns, as far as a machine without has it: learners leave by DeepSpeed's own means, and
     # engines are told to sleep and wake.
     monkeypatch.setattr(
-        builder.ClusterSetup, "colocated", property(lambda setup: setup.options.placement == "colocated")
+        cluster_setup.ClusterSetup, "colocated", property(lambda setup: setup.options.placement == "colocated")
     )
     model, kept, out = model_of(shape), tmp_path / "kept", tmp_path / "out"
     writer, critic = policies(model)
@@ -144,7 +144,7 @@ async def test_a_shape_learns_is_kept_goes_on_and_is_exported(shape, first, seco
         await engine.open([writer, critic], TRAIN, seed=0)
         await learn(engine, 1)
         await engine.save(kept)
-        told = [one.logprobs for one in await sampled(engine, "writer", temperature=0.0)]
+        told = [completion.logprobs for completion in await sampled(engine, "writer", temperature=0.0)]
     finally:
         await engine.close()
     out.mkdir()

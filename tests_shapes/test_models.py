@@ -29,15 +29,15 @@ KEPT = (
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_config_is_that_of_the_published_model(shape):
-    config = AutoConfig.for_model(**{name: one for name, one in shape.config.items() if name != "torch_dtype"})
+    config = AutoConfig.for_model(**{name: value for name, value in shape.config.items() if name != "torch_dtype"})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert sum(one.numel() for one in model.parameters()) == PARAMETERS[shape.name]
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[shape.name]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_model_is_as_published_but_in_width_and_depth(shape, model_of):
     folder = model_of(shape)
     reading, read = read_model_info(folder), read_shape(folder)
@@ -52,7 +52,7 @@ def test_a_model_is_as_published_but_in_width_and_depth(shape, model_of):
     assert read_weight_names(reading).names == names - ({"lm_head.weight"} if read.tied else set())
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_tokenizer_is_of_the_published_size(shape, model_of):
     chat = read_model_info(model_of(shape)).chat
     numbers = chat.tokenizer.convert_tokens_to_ids(list(shape.control_tokens))

@@ -19,7 +19,7 @@ def test_a_recipe_for_one_gpu_trains_on_its_shape(name: str, model_of, tmp_path:
     """`small-full` has the same shape here: the published ones differ in width and depth alone."""
     problems = ({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(8))
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text("".join(f"{json.dumps(one)}\n" for one in problems))
+    tasks.write_text("".join(f"{json.dumps(problem)}\n" for problem in problems))
     run = Run.from_recipe(
         f"mathchat/{name}",
         f"policies.default.model={model_of(QWEN2_5_1_5B)}",

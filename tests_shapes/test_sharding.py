@@ -65,7 +65,7 @@ async def learn(ray_actors, model: str, experience: Experience, folder: Path, *,
     finally:
         await group.close()
     moments = load_file(folder / POLICY / "optimiser.safetensors")
-    return known, {name: one.astype(np.float64) for name, one in moments.items() if name.startswith("exp_avg.")}
+    return known, {name: moment.astype(np.float64) for name, moment in moments.items() if name.startswith("exp_avg.")}
 
 
 @pytest.mark.parametrize("tokens", [(40, 10), (1100, 10)], ids=str)
@@ -80,7 +80,7 @@ async def test_sharded_weights_have_the_gradient_of_whole_ones(ray_actors, model
     ]
     np.testing.assert_allclose(sharded[0].old_logprobs, whole[0].old_logprobs, atol=1e-4)
     assert sharded[1].keys() == whole[1].keys()
-    norm = np.sqrt(sum(np.square(one).sum() for one in whole[1].values()))
-    apart = np.sqrt(sum(np.square(whole[1][name] - one).sum() for name, one in sharded[1].items()))
+    norm = np.sqrt(sum(np.square(tensor).sum() for tensor in whole[1].values()))
+    apart = np.sqrt(sum(np.square(whole[1][name] - tensor).sum() for name, tensor in sharded[1].items()))
     print(f"{tokens} tokens: gradients differ by {apart / norm:.1e} of their norm")
     assert apart < 1e-5 * norm

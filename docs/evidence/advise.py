@@ -4,7 +4,7 @@ By seed one agent is drawn, and one thing is wrong. Four teams are the relay of 
 instructions in their prompts and overlook 3 % of them: one prompt lacks an instruction (*prompt*); one model overlooks
 40 % of them (*model*); hand-offs lose a word in 30 % of tasks, which is no agent's fault (*tool*); or nothing
 (*nothing*). 120 held-out tasks are played with the coach, and then advice is asked for with 400 rollouts, a proposer,
-and for each agent a model that is as good as the one that the others have. The fifth is the desk of mappa-gepa, two
+and for each agent a model that is as good as the one that the others have. The fifth is a desk (`desk_offers.py`), two
 small models with weights of their own, one of which a training of six iterations did not reach (*weights*): advice on
 that training is asked for with 1,000 rollouts, a proposer, short trainings, and a swap.
 
@@ -35,23 +35,25 @@ from random import Random
 from statistics import fmean
 
 import click
+import desk_offers
+from desk_offers import Desk
 from stored import write_simulation
 
 from mappa import Run
-from mappa.commands import ComposedConfig, compose, evaluate_standalone, restore
 from mappa.runs import Evaluation, RunReader
+from mappa.sessions import ComposedConfig, compose, evaluate_standalone, restore
 from mappa.statistics import Interval, mean_interval
 from mappa_core.plugins import Registry, load_plugins
 from mappa_gepa.advise.advice import Advice, advise
 from mappa_gepa.advise.fixes import Fix
 from mappa_gepa.advise.short_training import start_words
 from mappa_gepa.advise.trials import TrialOptions
-from mappa_gepa.desk.team import Desk
 from mappa_gepa.improve import Watcher
 from mappa_gepa.relay.team import DUTIES, Relay
 
 TEAMS = ("prompt", "model", "tool", "nothing", "weights")
 ROLLOUTS, DESK_ROLLOUTS = 400, 1000
+OFFERS = {"desk": desk_offers}
 GOOD, BAD = 0.03, 0.4
 """Shares of instructions that a good model and a bad one overlook."""
 LOSS = 0.3
@@ -115,7 +117,7 @@ class Figures:
 @click.option("--fresh-seeds", default=5, show_default=True, help="Seeds whose regret is measured: the first of them.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures.")
 def main(team: str, seeds: int, fresh: int, fresh_seeds: int, out: Path | None) -> None:
-    registry, found = load_plugins(), []
+    registry, found = load_plugins(modules=OFFERS), []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as root:
             found.append(advise_planted(registry, root, team, seed, fresh if seed < fresh_seeds else 0))
@@ -177,7 +179,7 @@ def record_desk(registry: Registry, root: str, team: str, agent: str, seed: int)
     words = [f"run.root={root}", f"seed={seed}", f"tasks.options.seed={seed}", "tasks.options.eval=96", "prompts=null"]
     words += [f"agents.solver.prompt={json.dumps(Desk.prompts['solver'])}", "train.iterations=6"]
     words += [f"shapers=[{{use: scale}}, {{use: only_agent, options: {{agent: {learner}}}}}]"]
-    return Run.from_recipe("gepa/desk", *words, registry=registry).train().folder
+    return Run.from_recipe("desk/tiny", *words, registry=registry).train().folder
 
 
 def team_words(team: str, agent: str, seed: int) -> list[str]:

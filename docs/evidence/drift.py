@@ -19,9 +19,8 @@ from stored import write_simulation
 
 from mappa_calibration.actions import ActionColumns, Float64, Int64, task_cluster
 from mappa_calibration.comparison import Comparison
-from mappa_calibration.drift import DriftMonitor, Subject
+from mappa_calibration.drift import ALARM_KINDS, DriftMonitor, Subject
 from mappa_calibration.options import AlarmOptions
-from mappa_core.coach import ALARM_KINDS
 
 EPOCHS = 22
 STRATA = np.repeat(np.array(["favoured", "other"], dtype=object), (34, 30))

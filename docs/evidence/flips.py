@@ -1,10 +1,10 @@
 """Does a failure flip where the coach's correction takes the place of the blamed action? Before training, and after it.
 
 Every seed trains the recipe's team. The held-out tasks are played by the start model and by the last checkpoint, and
-whom the coach blames in the failed plays is put to the proof as `mappa blame` does: its correction replaces the blamed
-action and the rest is played on; beside it a random action of the play is replaced the same way, and the blamed action
-is sampled anew. The coach is the rule coach of the recipe, which is shown the truth. Intervals are by task, over all
-seeds together, as the seeds share their tasks.
+whom the coach blames in the failed plays is put to the proof as `mappa blame --prove` does: its correction replaces
+the blamed action and the rest is played on; beside it a random action of the play is replaced the same way, and the
+blamed action is sampled anew. The coach is the rule coach of the recipe, which is shown the truth. Intervals are by
+task, over all seeds together, as the seeds share their tasks.
 
 Claimed beforehand, of the trained team. Half of the failures flip at the blamed action, or more: the 95 % interval does
 not lie below 50 %. And more flip than with either other replacement: the intervals of both differences lie above 0.
@@ -24,8 +24,8 @@ from claims import Standing
 from stored import pack
 from study import Asked, Study, study_options
 
-from mappa.commands import evaluate_standalone, restore
 from mappa.look.blame_proof import ARMS, Proof, flip_share, gain_beyond, prove_blame
+from mappa.sessions import evaluate_standalone, restore
 from mappa.statistics import Interval
 from mappa_core.plugins import Registry
 

@@ -30,9 +30,14 @@ OWN = (
     "look", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai", "sandbox",
     "sandboxfusion", "trackers",
 )  # fmt: skip
-"""The project's own parts and plugins; what else is installed has pages of its own."""
-FAMILIES = ("commands", "data", "engine", "runs", "sandbox", "statistics", "transport", "workflow", "testing")
-"""Modules of core that export names beside its front."""
+"""The application and the project's own plugins; what else is installed has pages of its own."""
+PUBLIC = {
+    "mappa_core": ("coach", "data", "engine", "sandbox", "transport", "workflow"),
+    "mappa": ("commands", "judging", "runs", "sessions", "statistics", "testing"),
+}
+"""The two fronts, each with the modules that export names beside it."""
+TOOLS = ("codec", "files", "redaction", "safe_json", "safe_walk")
+"""Modules of core that are public as they are."""
 WIDTH = 100
 HELP = front.cli.context_settings["help_option_names"]
 MADE = "<!-- Made from the code by docs/site/reference.py: change it there. -->"
@@ -108,7 +113,7 @@ def _section(hint: Any) -> type | None:
 
 
 def offers_page(registry: Registry) -> str:
-    """Everything that core and its own plugins offer, with options."""
+    """Everything that core, the application and the project's plugins offer, with options."""
     parts = ["# Offers", _OFFERS_INTRO]
     for kind, noun in KIND_NAMES.items():
         parts.append(f"## {noun.capitalize()}: `{_CHOSEN[kind]}`")
@@ -183,24 +188,37 @@ def _source(shown: Any) -> str:
 
 
 def public_page() -> str:
-    """Every name of the front and of the families, with the first sentence that is said of it."""
+    """Every name of the fronts and of the families, with the first sentence that is said of it."""
     parts = ["# Public names", _PUBLIC_INTRO]
-    for name in ("mappa_core", *(f"mappa_core.{family}" for family in FAMILIES)):
-        module = importlib.import_module(name)
-        about = (inspect.getdoc(module) or "").partition("\n\n")[0]
-        rows = [
-            f"| `{exported}` | {table_cell(first_sentence(module, exported))} |" for exported in exported_names(module)
-        ]
-        parts += [f"## {name}", " ".join(about.split()), "\n".join(["| name | what it is |", "|---|---|", *rows])]
+    for front_name, families in PUBLIC.items():
+        for name in (front_name, *(f"{front_name}.{family}" for family in families)):
+            module = importlib.import_module(name)
+            parts += _names(module, exported_names(module))
+    for module in (importlib.import_module(f"mappa_core.{tool}") for tool in TOOLS):
+        parts += _names(module, _defined_names(module))
     return "\n\n".join(parts)
 
 
+def _names(module: Any, names: Sequence[str]) -> Iterator[str]:
+    yield f"## {module.__name__}"
+    yield " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split())
+    rows = [f"| `{name}` | {table_cell(first_sentence(module, name))} |" for name in names]
+    yield "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+
+def _defined_names(module: Any) -> list[str]:
+    """The public classes and functions that a module defines, in its order."""
+    defined = {name: one for name, one in vars(module).items() if inspect.isclass(one) or inspect.isfunction(one)}
+    return [name for name, one in defined.items() if not name.startswith("_") and one.__module__ == module.__name__]
+
+
 _PUBLIC_INTRO = """\
-What may be imported from core: its front and its [families](../families.md). All else may change in any release."""
+What may be imported: the fronts `mappa_core` and `mappa`, their [families](../families.md), and a few modules of core
+that are public as they are. All else may change in any release."""
 
 
 def cli_page(registry: Registry) -> str:
-    """What `--help` says of every command of core and of its own plugins."""
+    """What `--help` says of every command of `mappa` and of the project's plugins."""
     parts = ["# Commands", _CLI_INTRO]
     root = click.Context(front.cli, info_name="mappa")
     for name in front.command_names():
@@ -294,7 +312,7 @@ A run is a folder. Nothing of it is needed elsewhere, and everything that was fi
 killed."""
 _READER = """<!-- uses: runs/NAME -->
 ```python
-from mappa_core import runs
+from mappa import runs
 
 with runs.open("runs/NAME") as run:
     for row in run.trajectories:

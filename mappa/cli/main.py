@@ -26,8 +26,9 @@ from click.shell_completion import CompletionItem
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
+from mappa.cli.find_commands import find_commands
 from mappa_core.errors import GuardStop, InputError
-from mappa_core.plugins import did_you_mean, find_commands, find_entry_points, first_party_packages, load_plugins
+from mappa_core.plugins import did_you_mean, find_entry_points, first_party_packages, load_plugins
 from mappa_core.redaction import clean, keep_environment, redact
 
 RUNNING, LOOKING = "mappa.cli", "mappa.look.cli"

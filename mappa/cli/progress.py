@@ -273,15 +273,15 @@ def iteration_headline(report: IterationReport) -> str:
     if report.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
         words.append(f"{report.failed} rollouts failed ({kinds})")
-    words += describe_tool_faults(report.lost, report.retried_calls)
+    words += describe_tool_faults(report.lost, report.tool_retries)
     if report.corrections:
         words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")
     return "  ".join(words)
 
 
-def describe_tool_faults(lost: int, retried_calls: int) -> list[str]:
+def describe_tool_faults(lost: int, retries: int) -> list[str]:
     """Describe the effects of tool failures, if there are any."""
-    counts = {"rollouts lost to failures of tools": lost, "calls of tools made again": retried_calls}
+    counts = {"rollouts lost to failures of tools": lost, "retries of tool calls": retries}
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 

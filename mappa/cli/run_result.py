@@ -32,7 +32,7 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
         f"{format_or_dash(summary.seconds.wall, '.0f')} s wall, {format_or_dash(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )
-    if faults := describe_tool_faults(summary.tools.lost, summary.tools.attempts_again):
+    if faults := describe_tool_faults(summary.tools.lost, summary.tools.retries):
         console.print(", ".join(faults), style="yellow", highlight=False)
     with RunReader(trained.folder) as reader:
         show_warnings(console, reader.warnings)

@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, partial, reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 from omegaconf import OmegaConf
 
-from mappa.config.renames import SECTION_KINDS, drop_removed, merge_layer, rename_options
 from mappa.config.validate import fields_to_keys, raise_missing, require_values, validate
 from mappa.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
@@ -22,6 +21,13 @@ from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySecti
 from mappa_core.errors import ConfigError, PluginError, RunError
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
+
+SECTION_KINDS: Mapping[str, OfferKind] = {
+    "tasks": "tasks", "workflow": "workflows", "tools": "tools", "policies": "policies", "coach": "coaches",
+    "shapers": "shapers", "estimator": "estimators", "prompts": "prompt_optimizers", "loss": "losses",
+    "engine": "engines", "trackers": "trackers",
+}  # fmt: skip
+"""Kind of the offers that are chosen in a top-level section."""
 
 OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
 
@@ -96,7 +102,7 @@ def compose(
     files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
     layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), parse_overrides(overrides)]
-    return _resolve(registry, reduce(partial(merge_layer, registry), layers, _defaults()), chosen.plugin, chosen.name)
+    return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
 
 
 def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
@@ -115,8 +121,7 @@ def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> 
     origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
     plugin, _, recipe = name.partition("/")
     registry.plugin(plugin)
-    layers = drop_removed(settings), parse_overrides(overrides)
-    tree = reduce(partial(merge_layer, registry), layers, _defaults())
+    tree = reduce(merge, (settings, parse_overrides(overrides)), _defaults())
     return _resolve(registry, tree.with_origins(origins), plugin, recipe)
 
 
@@ -124,7 +129,6 @@ def build_options(registry: Registry, kind: OfferKind, name: str, tree: Settings
     """Build the options dataclass of an offer that is chosen outside a run's config, from `tree` at the key `place`.
     Raises as `compose`, and PluginError for a nested offer that is not installed."""
     choice, offer = Use(use=name), registry.offer(kind, name)
-    tree = rename_options(registry, kind, offer.options, tree, place)
     for absent in _resolve_options(registry, tree, place, kind, offer, choice):
         raise PluginError(f"{absent.key}.use: {absent.reason}")
     return choice.options

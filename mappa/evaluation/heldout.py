@@ -223,12 +223,6 @@ async def evaluate(
     return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation))
 
 
-def event_part(event: Mapping[str, Any]) -> EvalPart:
-    """Return which tasks an event `evaluation` covers; events of older runs without parts cover all."""
-    part: EvalPart = event.get("part", "all")
-    return part
-
-
 def build_evaluation(
     trajectories: Sequence[Trajectory],
     *,

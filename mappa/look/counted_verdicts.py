@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from mappa.runs import RunReader, VerdictRow
+from mappa.runs import RunReader
+from mappa.runs.rows import VerdictRow
 from mappa.store.summary import Summary
 from mappa_core import NOBODY, Verdict
 

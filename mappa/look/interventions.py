@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions
 from mappa.look.handoffs import INPUT_BREACHES, OUTPUT_BREACHES
 from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import Replay
-from mappa.rollout.team import Job, NamedCoach, Replacement
+from mappa.rollout.team import Job, Replacement
 from mappa.session.builder import Session
 from mappa.session.stored_runs import StoredScenes
 from mappa.store.folder import RunFolder

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from mappa.cli.options import load_registry
 from mappa.cli.progress import RunProgress, format_problem_count, format_share
 from mappa.evaluation.heldout import Evaluation
 from mappa.look.compare import Comparison, compare_arms, format_p, setting_notes
@@ -38,8 +37,7 @@ def compare_runs(
     one arm. Raises RunError for a run without a result, ConfigError for runs that cannot be compared."""
     if not folders:
         raise ConfigError("name the runs that are compared")
-    registry = load_registry()
-    results = [read_result(Path(one), registry) for one in folders]
+    results = [read_result(Path(one)) for one in folders]
     named_by = by or differing_settings(results)
     return compare_arms(group_by_arm(results, by), measure=measure, against=against, named_by=named_by)
 

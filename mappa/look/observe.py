@@ -16,7 +16,8 @@ from mappa.evaluation.statistics import mean_interval
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
-from mappa.runs import EvaluationRow, RunReader, TrajectoryRow
+from mappa.runs import RunReader, TrajectoryRow
+from mappa.runs.rows import EvaluationRow
 from mappa.store.folder import CONFIG
 from mappa.store.iteration_report import CoachFigures
 from mappa.training.iteration_figures import count_verdicts

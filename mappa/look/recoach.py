@@ -27,8 +27,8 @@ from mappa.look.advantage_comparison import (
     select_movers,
 )
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
-from mappa.look.coach_eval.metrics import VerdictCounts, count_verdicts
-from mappa.rollout.team import NamedCoach
+from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
+from mappa.rollout.named_coach import NamedCoach
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.session.credit import build_estimator, build_experience_builder
 from mappa.session.stored_runs import StoredScenes, open_coach, open_stored_scenes
@@ -47,7 +47,7 @@ from mappa_core import (
 )
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
-from mappa_core.engine import ExperienceBuilder
+from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.plugins import Registry
 from mappa_core.transport import Provider
 
@@ -272,7 +272,7 @@ class _Recoacher:
             stands_for=self._credit.stands_for,
             corrected=self._corrected,
             kl_left_out=self._credit.kl_left_out,
-            counts=count_verdicts(self._verdicts),
+            counts=count_statuses(self._verdicts),
             usd=self._asking.ledger.total_usd,
             overall=compare_advantages(actions),
             by_agent={agent: compare_advantages([one for one in actions if one.agent == agent]) for agent in agents},

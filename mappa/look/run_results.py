@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from mappa.cli.options import load_registry
-from mappa.config.compose import restore
+from mappa.config.compose import RECIPE
 from mappa.config.yaml_io import format_scalar
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.runs import RunReader
-from mappa_core import ConfigError, InputError, RunError, Task
-from mappa_core.plugins import Registry, did_you_mean
+from mappa_core import ConfigError, RunError, Task
+from mappa_core.plugins import did_you_mean
 
 IGNORED_SETTINGS = (
     "seed", "run.*", "store.*", "trackers*", "checkpoint.url", "checkpoint.every", "checkpoint.keep",
@@ -85,11 +82,8 @@ class RunResult:
         return None
 
 
-def read_result(folder: Path, registry: Registry | None = None) -> RunResult:
+def read_result(folder: Path) -> RunResult:
     """Read the result of the run in `folder`.
-
-    Args:
-        registry: knows the settings that the run's version lacked, and their former names; None: all installed plugins.
 
     Raises:
         RunError: it is not a run folder, the run did not finish, or it has no evaluation.
@@ -102,7 +96,7 @@ def read_result(folder: Path, registry: Registry | None = None) -> RunResult:
             raise RunError(f"{folder} has no evaluation")
         last = evaluations[-1]
         trajectories = reader.outcomes(last.iteration, last.part)
-        settings = _restored_settings(reader, registry or load_registry())
+        settings = {key: value for key, value in reader.settings.items() if key != RECIPE}
     evaluation = build_evaluation(
         trajectories, metric=last.metric, figures=tuple(last.figures), iteration=last.iteration
     )
@@ -114,19 +108,6 @@ def read_result(folder: Path, registry: Registry | None = None) -> RunResult:
         tasks={one.task.id: digest_task(one.task) for one in trajectories},
         samples=int(settings["eval.samples"]),
     )
-
-
-def _restored_settings(reader: RunReader, registry: Registry) -> Mapping[str, Any]:
-    """The settings with which the run would be resumed; as they were recorded where a plugin of the run is missing."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of former names: nothing is resumed here
-            composed = restore(registry, reader.folder)
-    except InputError:
-        return reader.settings
-    nodes = {key: composed.settings.at(key) for key in composed.origins}
-    # A name with a dot, as of a model, is found in what was recorded alone.
-    return {key: reader.settings.get(key) if node is None else node.plain for key, node in nodes.items()}
 
 
 def differing_settings(results: Sequence[RunResult]) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mappa.cli.options import load_registry
 from mappa.config.compose import ComposedConfig, compose
 from mappa.config.yaml_io import format_scalar, parse_yaml
 from mappa.look.arm_checks import check_arms
@@ -220,11 +219,10 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
     """Compare the runs that are done, at a level of significance that holds however often the sweep is looked at."""
     groups: dict[str, list[RunResult]] = {}
     selection: dict[str, list[float]] = {}
-    registry = load_registry()
     for run in sweep.runs_with_status("done"):
         name = sweep.setting(run)
         try:
-            result, summary = read_result(folder / run.folder, registry), _read_summary(folder / run.folder)
+            result, summary = read_result(folder / run.folder), _read_summary(folder / run.folder)
         except RunError as error:
             sweep = sweep.with_run(replace(run, status="failed", error=str(error)))
             continue

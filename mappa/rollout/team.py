@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import ActionRequest
 from mappa.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.calls.work_deadline import work_deadline
-from mappa_core.codec import check_record
-from mappa_core.errors import MappaError
-from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
-from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
-from mappa_core.redaction import describe_error
+from mappa_core.protocols import Sampler, Split, Tool, Workflow
+from mappa_core.records import Message, Sampling, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NamedCoach:
-    """A coach and its name in the recipe."""
-
-    name: str
-    coach: Coach
-
-    async def judge(
-        self,
-        scenes: Sequence[Scene],
-        *,
-        review: bool,
-        ledger: Ledger,
-        timeout_s: float,
-        show: Callable[[Scene], Awaitable[Scene]] | None = None,
-    ) -> list[Verdict]:
-        """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, what is
-        no verdict, a reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count
-        against `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not
-        run while a call waits for its turn."""
-        started = time.perf_counter()
-        try:
-            with ledger.enforce_cap():
-                async with work_deadline(timeout_s):
-                    shown = scenes if show is None else [await show(one) for one in scenes]
-                    given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
-            given = [check_record(Verdict, one, "the coach") for one in given or ()]
-            if len(given) != len(scenes):
-                raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
-        except TimeoutError:
-            given = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
-        except Exception as error:  # noqa: BLE001 - the boundary of coaches
-            given = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
-        for verdict in given:
-            if not verdict.replayed:
-                ledger.add(verdict.usage)
-        seconds = time.perf_counter() - started
-        return [
-            replace(verdict, step=scene.step.id, coach=self.name, seconds=seconds)
-            for verdict, scene in zip(given, scenes, strict=True)
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,7 +46,7 @@ class Team:
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
     coach_timeout_s: float = 300.0
-    retry_after_s: float = 0.5
+    retry_after_s: float = RETRY_AFTER_S
     seed: int = 0
 
     def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:

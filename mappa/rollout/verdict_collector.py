@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import Replay
 from mappa.rollout.scenes import hindsight_scenes, with_truth
-from mappa.rollout.team import NamedCoach, Recorder, Team
+from mappa.rollout.team import Recorder, Team
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Bench
 from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict

@@ -43,7 +43,7 @@ _COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score 
 class RunReader(AbstractContextManager["RunReader"]):
     """Reads what a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
 
-    Raises RunError if the folder is not a run folder, or its database is of a newer schema, damaged or not readable.
+    Raises RunError if the folder is not a run folder, or its database is of another schema, damaged or not readable.
     """
 
     def __init__(self, folder: Path | str) -> None:

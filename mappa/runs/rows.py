@@ -102,7 +102,7 @@ class EvaluationRow:
     `metric`; it, and that of one of the workflow's further `figures`, is None if every problem was lost."""
 
     iteration: int
-    part: EvalPart = "all"
+    part: EvalPart
     metric: str
     interval: Interval | None
     figures: Mapping[str, Interval | None] = field(default_factory=dict)

@@ -54,7 +54,6 @@ from mappa_core.protocols import (
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.redaction import keep_environment
 from mappa_core.tools import task_files
-from mappa_core.tools.tool_limits import to_tool_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,8 +223,8 @@ class _SessionBuilder:
             sampling={agent: _sampling(config, agent) for agent in agents},
             tools=toolset.tools,
             toolboxes=toolset.toolboxes,
-            limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
-            retries={name: section.retries for name, section in toolset.sections.items()},
+            limits=toolset.limits,
+            retries=toolset.retries,
             coach_of=coaches.coach_of,
             hindsight=coaches.hindsight,
             api_policies=api_policies,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mappa.config.compose import OfferChoice, choices_in
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core.calls.options import CallLimits
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError

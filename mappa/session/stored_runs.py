@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.scenes import hindsight_scenes, live_scenes, with_truth
-from mappa.rollout.team import NamedCoach
 from mappa.session.builder import check_prices
 from mappa.session.runtime import attach_cassette, open_batches
+from mappa.session.toolset import build_tools
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Coach, Workflow
 from mappa_core.records import Scene, Trajectory
 from mappa_core.tools.parse_calls import PYTHON
+from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
-from mappa_core.tools.tool_limits import to_tool_limits
-
-_RETRY_AFTER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,18 +52,13 @@ class StoredScenes:
 async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path) -> AsyncIterator[StoredScenes]:
     """Build the workflow of a run, and a runner of programs on its `files` with the run's own tool `python`, which
     starts with the first program. Raises ConfigError or PluginError if one cannot be built."""
-    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     chosen = {name: section for name, section in config.tools.items() if name == PYTHON}
-    tools = {name: registry.build("tools", section.use, section.options) for name, section in chosen.items()}
-    limits = {name: to_tool_limits(section) for name, section in chosen.items()}
-    retries = {name: section.retries for name, section in chosen.items()}
-    bench = ScratchRunner(tools, limits, retries, wait_s=_RETRY_AFTER_S, archive=files)
-    try:
+    async with AsyncExitStack() as stack:
+        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+        stack.push_async_callback(workflow.close)
+        own = await build_tools(replace(config, tools=chosen), registry, stack)
+        bench = ScratchRunner(own.tools, own.limits, own.retries, wait_s=RETRY_AFTER_S, archive=files)
         yield StoredScenes(workflow=workflow, bench=bench, reference_for=config.coach.reference_for)
-    finally:
-        for tool in tools.values():
-            await tool.close()
-        await workflow.close()
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ from mappa_core.config.schema import RunConfig, ToolSection
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Sandboxed, Tool, Toolbox
-from mappa_core.records import Sandbox
+from mappa_core.records import Sandbox, ToolLimits
+from mappa_core.tools.tool_limits import to_tool_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,6 +22,14 @@ class Toolset:
     sections: Mapping[str, ToolSection]
     toolboxes: Mapping[str, tuple[str, ...]]
     sandboxes: Mapping[str, Sandbox]
+
+    @property
+    def limits(self) -> Mapping[str, ToolLimits]:
+        return {name: to_tool_limits(section) for name, section in self.sections.items()}
+
+    @property
+    def retries(self) -> Mapping[str, int]:
+        return {name: section.retries for name, section in self.sections.items()}
 
 
 async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Toolset:

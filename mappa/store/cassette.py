@@ -32,7 +32,7 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
     record: every verdict is requested and stored. replay: no verdict is requested. auto: missing verdicts are requested
     and stored.
 
-    Raises RunError if `path` cannot be written to, is not a cassette, is damaged or of a newer schema; with `replay`
+    Raises RunError if `path` cannot be written to, is not a cassette, is damaged or of another schema; with `replay`
     also if it does not exist.
     """
     if mode == "off":
@@ -133,9 +133,9 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
     if kind != _APPLICATION_ID:
         raise RunError(f"{path} is a database, but no cassette: name another file as coach.cassette.path")
-    ((version,),) = connection.execute("PRAGMA user_version")
-    if version > CASSETTE_SCHEMA:
+    ((schema,),) = connection.execute("PRAGMA user_version")
+    if schema != CASSETTE_SCHEMA:
         raise RunError(
-            f"{path} has schema {version}, newer than {CASSETTE_SCHEMA}, the newest that this version of Mappa knows: "
-            "use the version that wrote it, or a later one"
+            f"{path} has schema {schema}, and this version of Mappa reads schema {CASSETTE_SCHEMA} alone: use the "
+            "version that wrote it"
         )

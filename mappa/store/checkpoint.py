@@ -198,7 +198,7 @@ class Checkpoints:
     def load(self, iteration: int) -> Checkpoint:
         """Load the checkpoint of an iteration and verify every file against the manifest.
 
-        Raises RunError if there is none, or naming the file that is missing, changed or of a newer schema.
+        Raises RunError if there is none, or naming the file that is missing, changed or of another schema.
         """
         path = self.path(iteration)
         if not path.is_dir() and self.mirror is not None and iteration in self.mirror.checkpoints(_MANIFEST):

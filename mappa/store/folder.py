@@ -84,7 +84,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     @classmethod
     def open(cls, path: Path, *, scratch: Path | None = None, url: str | None = None) -> RunFolder:
         """Open the folder of an earlier run, to resume it. Raises RunError if it is not a run folder, is locked by
-        another process, of a newer schema or not writable."""
+        another process, of another schema or not writable."""
         _check_run_folder(path)
         mirror = checkpoint_mirror(path, url)
         with storage_errors(path):

@@ -108,7 +108,7 @@ class HealthWarning:
 class IterationReport:
     """Figures of one iteration; `iteration` counts from 1.
 
-    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error; `retried_calls`
+    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error; `tool_retries`
     counts retries of calls after a tool's machinery failed. `late` of this iteration's own rollouts are left to a later
     one, `joined` of the `rollouts` come from earlier ones, and `replaced` of them are not learned from (None: dynamic
     sampling is off). `staleness` is None without tokens. `corrections` counts the corrections that were learned from
@@ -127,7 +127,7 @@ class IterationReport:
     joined: int = 0
     staleness: Staleness | None = None
     failed_rollouts: Mapping[str, int] = field(default_factory=dict)
-    retried_calls: int = 0
+    tool_retries: int = 0
     tokens: int = 0
     agents: Mapping[str, AgentSummary] = field(default_factory=dict)
     coach: CoachFigures = field(default_factory=CoachFigures)
@@ -171,7 +171,7 @@ class IterationReport:
             "staleness_mean": None if self.staleness is None else self.staleness.mean,
             "staleness_max": None if self.staleness is None else self.staleness.max,
             "tools/lost": self.lost,
-            "tools/retries": self.retried_calls,
+            "tools/retries": self.tool_retries,
             "tokens": self.tokens,
             **_prefixed("coach", self.coach.total.metrics()),
             **self.drift.metrics(),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mappa.store.schema import LABELS_SCHEMA, Database
+from mappa.store.schema import Database
 from mappa_core.errors import RunError
 from mappa_core.records import Counterfactual, Failure, Label, Step, Task, Trajectory, Verdict
 
@@ -81,8 +81,7 @@ def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
 
 def load_labels(database: Database, trajectory: str | None) -> list[Label]:
     where, values = where_equal(trajectory=trajectory)
-    query = f"SELECT body FROM labels {where} ORDER BY rowid"
-    rows = database.rows(query, *values) if database.schema >= LABELS_SCHEMA else []
+    rows = database.rows(f"SELECT body FROM labels {where} ORDER BY rowid", *values)
     return [database.unpack(Label, body) for (body,) in rows]
 
 

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +19,8 @@ from mappa_core.files import fsync_path, storage_errors
 T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
-DATABASE_SCHEMA = 3
-LABELS_SCHEMA = 3  # The first with labels.
+DATABASE_SCHEMA = 1
+_TABLES = files(__package__).joinpath("schema.sql").read_text("utf-8")
 JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
@@ -65,7 +66,6 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
-        self.schema = DATABASE_SCHEMA
         self._stored: set[str] = set()
 
     @classmethod
@@ -75,22 +75,15 @@ class Database:
             raise RunError(f"{path} exists already: choose another folder, or remove it if nothing in it is needed")
         database = cls(path, connect(path, "rwc"))
         with database_errors(path):
-            database.connection.executescript(
-                f"BEGIN; {database._tables()} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT"
-            )
-            values = [("run", uuid4().hex), ("generation", 0)]
+            database.connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT")
+            values = [("run", uuid4().hex), ("mappa", version("mappa")), ("generation", 0)]
             database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         database._prepare()
         return database
 
-    def _tables(self) -> str:
-        has_fts5 = self.rows("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")
-        names = ("schema.sql", "labels.sql", *(["texts.sql"] if has_fts5 else []))
-        return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in names)
-
     @classmethod
     def open(cls, path: Path, *, write: bool) -> Database:
-        """Open a database. Raises RunError if it is missing, no run database, of a newer schema or cannot be opened."""
+        """Open a database. Raises RunError if it is missing, no run database, of another schema or cannot be opened."""
         if not path.is_file():
             raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
         database = cls(path, connect(path, "rw" if write else "ro"))
@@ -105,15 +98,18 @@ class Database:
 
     def _check_schema(self) -> None:
         with database_errors(self.path):
-            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if version > DATABASE_SCHEMA:
-            raise RunError(
-                f"{self.path} has schema {version}, newer than {DATABASE_SCHEMA}, the newest that this version of "
-                "Mappa knows: use the version that wrote it, or a later one"
-            )
-        if version < 1:
-            raise RunError(f"{self.path} is no database of a run")
-        self.schema = version
+            (schema,) = self.connection.execute("PRAGMA user_version").fetchone()
+            if schema == DATABASE_SCHEMA:
+                return
+            known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'meta'"
+            if schema < 1 or self.connection.execute(known).fetchone() is None:
+                raise RunError(f"{self.path} is no database of a run")
+            row = self.connection.execute("SELECT value FROM meta WHERE name = 'mappa'").fetchone()
+        writer = "a version of Mappa that it does not name" if row is None else f"Mappa {row[0]}"
+        raise RunError(
+            f"{self.path} has schema {schema} and was written by {writer}; this is Mappa {version('mappa')}, which "
+            f"reads schema {DATABASE_SCHEMA} alone: use the version that wrote it"
+        )
 
     def _prepare(self) -> None:
         with database_errors(self.path):

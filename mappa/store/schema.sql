@@ -1,37 +1,20 @@
--- Schema of `run.db`: one SQLite database per run, schema 3 (`PRAGMA user_version`).
+-- Schema of `run.db`: one SQLite database per run, schema 1 (`PRAGMA user_version`).
 --
---     meta           name, value                     `run` (an id), `generation` (see `Store`)
+--     meta           name, value                     `run` (an id), `generation` (see `Store`), `mappa` (its version)
 --     blobs          address, data                   long strings and arrays, once by content (see `codec`)
 --     trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
 --     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
 --     verdicts       step, id, number, coach, phase, status, score, blame, body
---     labels         trajectory, step, kind, labeller, body   (see `labels.sql`)
+--     labels         trajectory, step, kind, labeller, body
 --     iterations     number, report
 --     events         number, time, kind, body
---     facets         trajectory, name, value         values by which trajectories can be filtered
---     texts          task, said, printed, judged     full-text index of ended trajectories, if SQLite has FTS5
 --
 -- `task`, `outcome`, `error`, `body`, `verdict` and `report` are packed records (JSON, see `codec`); the other columns
 -- repeat values that SQL queries need. `number` of a trajectory counts them in the order in which they began. `finished`
 -- is 0 until it ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies
 -- behind an API. `number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored.
--- `time` is seconds since the epoch, `seconds` a duration.
---
--- Facets of a trajectory (its `number`), whose values are names or numbers:
---
---     stratum            of the task
---     agent              that acted
---     score/<agent>      points 0-10 of every scored verdict on an action of the agent
---     blame              an agent that a verdict blames
---     disagreement       points between the highest and the lowest member of a verdict
---     verdict            `failed` or `abstained`: a verdict without a score
---     breach             the kind of a breach of the hand-off contract
---     outcome/<name>     a figure of the outcome
---     failure            the kind of error with which it ended
---
--- A row of `texts` belongs to the trajectory `rowid / 16`: one that was lost continues after a resume and ends again.
---
--- Schema 1, of mappa-core 0.1.0, held flat `metrics` of an iteration (see `iterations`); schema 2 had no labels.
+-- `time` is seconds since the epoch, `seconds` a duration. Labels are what is known of trajectories that no agent and no
+-- coach sees; their `step` is '' for the whole trajectory.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -50,12 +33,11 @@ CREATE TABLE verdicts (
     step TEXT NOT NULL REFERENCES steps (id) ON DELETE CASCADE, id TEXT NOT NULL, number INTEGER NOT NULL,
     coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL,
     PRIMARY KEY (step, id)
-) WITHOUT ROWID;
+);
+CREATE TABLE labels (
+    trajectory TEXT NOT NULL REFERENCES trajectories (id) ON DELETE CASCADE, step TEXT NOT NULL, kind TEXT NOT NULL,
+    labeller TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (trajectory, step, kind, labeller)
+);
 CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX events_by_kind ON events (kind);
-CREATE TABLE facets (
-    trajectory INTEGER NOT NULL REFERENCES trajectories (number) ON DELETE CASCADE,
-    name TEXT NOT NULL, value NOT NULL, PRIMARY KEY (trajectory, name, value)
-) WITHOUT ROWID;
-CREATE INDEX facets_by_value ON facets (name, value);

@@ -69,10 +69,10 @@ class CoachSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSummary:
-    """Effects of tool failures in training: number of lost trajectories, and of retried calls."""
+    """Effects of tool failures in training: number of lost trajectories, and of retries of calls."""
 
     lost: int = 0
-    attempts_again: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,5 +107,5 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def read_summary(folder: Path) -> Summary:
-    """Read the summary of a run folder. Raises RunError if the file is missing, of a newer schema or no summary."""
+    """Read the summary of a run folder. Raises RunError if the file is missing, of another schema or no summary."""
     return read_versioned(folder / SUMMARY_NAME, SUMMARY_SCHEMA, lambda text: msgspec.json.decode(text, type=Summary))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mappa.store.iteration_report import IterationReport
-from mappa.store.iterations import load_iterations, upgrade_database
+from mappa.store.iterations import load_iterations
 from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
 from mappa.store.schema import Database, fold_journal
-from mappa.store.search_index import SearchIndex
 from mappa_core.errors import ReplayError
 from mappa_core.files import fsync_path, storage_errors
 from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
@@ -55,8 +54,6 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
-        upgrade_database(self._database)
-        self._index = SearchIndex(self._database.connection)
 
     @staticmethod
     def create(path: Path) -> None:
@@ -83,7 +80,6 @@ class Store:
             if not added.rowcount:
                 query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
                 self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
-            self._index.add_trajectory(trajectory_id, task.stratum)
 
     def record_step(self, trajectory_id: str, step: Step) -> None:
         """Record a finished action. Its trajectory must have begun."""
@@ -97,7 +93,6 @@ class Store:
             if not added.rowcount:
                 query = "SELECT trajectory, body FROM steps WHERE id = ?"
                 self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
-            self._index.add_step(trajectory_id, step)
 
     def record_verdict(self, verdict: Verdict) -> None:
         """Record a verdict on a recorded step."""
@@ -113,7 +108,6 @@ class Store:
                 # Not the whole body: seconds and wording may differ when a coach is asked again.
                 query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
                 self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
-            self._index.add_verdict(verdict)
 
     def record_label(self, label: Label) -> None:
         """Record a label of a recorded trajectory; a labeller says one thing of each kind about a step."""
@@ -137,16 +131,12 @@ class Store:
         with self._database.transaction() as connection:
             error = None if trajectory.error is None else self._database.pack(trajectory.error)
             outcome = self._database.pack(trajectory.outcome)
-            query = "SELECT finished, outcome, error FROM trajectories WHERE id = ?"
-            before = connection.execute(query, (trajectory.id,)).fetchone()
-            if before is None:
-                raise ValueError(f"{self.path}: the trajectory {trajectory.id} ends but never began")
-            connection.execute(
+            ended = connection.execute(
                 "UPDATE trajectories SET finished = 1, outcome = ?, error = ?, seconds = ? WHERE id = ?",
                 (outcome, error, trajectory.seconds, trajectory.id),
             )
-            if before != (1, outcome, error):
-                self._index.finish_trajectory(trajectory)
+            if not ended.rowcount:
+                raise ValueError(f"{self.path}: the trajectory {trajectory.id} ends but never began")
 
     def record_iteration(self, report: IterationReport) -> None:
         """Record the figures of an iteration; replaces those of an earlier attempt."""

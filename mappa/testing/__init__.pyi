@@ -6,12 +6,15 @@ from .fakes import MemoryRecorder as MemoryRecorder
 from .fakes import ScriptedEngine as ScriptedEngine
 from .fakes import ScriptedSampler as ScriptedSampler
 from .packages import PackageContract as PackageContract
+from .packages import TransportPackageContract as TransportPackageContract
 from .play import play as play
 from .play import scenes_of as scenes_of
 from .shapers import ShaperContract as ShaperContract
 from .tasks import TaskSourceContract as TaskSourceContract
 from .tools import ToolContract as ToolContract
 from .trackers import TrackerContract as TrackerContract
+from .transports import CaptureContract as CaptureContract
+from .transports import SdkTransportContract as SdkTransportContract
 from .transports import TransportContract as TransportContract
 from .wire_server import WireAnswer as WireAnswer
 from .wire_server import WireRequest as WireRequest

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import Any
 
 from mappa.config.compose import compose
 from mappa_core.errors import MissingSetting
-from mappa_core.plugins import Plugin, Registry, load_plugins
+from mappa_core.plugins import OfferKind, Plugin, Registry, load_plugins
 
 
 class PackageContract:
@@ -45,3 +49,28 @@ class PackageContract:
         broken = registry.broken.get(self.plugin)
         assert broken is None, f"the plugin {self.plugin} does not load: {broken.traceback if broken else ''}"
         return registry, registry.plugin(self.plugin)
+
+
+class TransportPackageContract(PackageContract):
+    """For packages that offer one transport. Set also `defaults` (of some of its options) and `heavy` (modules that
+    loading must not import)."""
+
+    defaults: Mapping[str, Any]
+    heavy: Collection[str]
+
+    def test_it_offers_a_transport_a_coach_and_a_policy(self) -> None:
+        """Name the transport as the plugin is named: coach and policy get that name, too."""
+        registry = load_plugins(only=[self.plugin])
+        kinds: tuple[OfferKind, ...] = ("transports", "coaches", "policies")
+        for options in (registry.offer(kind, self.plugin).options() for kind in kinds):
+            assert {name: getattr(options, name) for name in self.defaults} == self.defaults
+
+    def test_loading_it_imports_no_sdk(self) -> None:
+        """Import an SDK inside `build`: every command of `mappa` loads every plugin."""
+        code = (
+            "import sys, mappa_core.plugins as plugins\n"
+            f"assert {self.plugin!r} in plugins.load_plugins(only=[{self.plugin!r}]).plugins\n"
+            f"print(sorted({set(self.heavy)!r} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"

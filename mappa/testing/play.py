@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import Replay
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.team import Job, Team
 from mappa.testing.fakes import FixedCoach, MemoryRecorder, ReplyScript, ScriptedSampler
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.protocols import Coach, Tool, Workflow

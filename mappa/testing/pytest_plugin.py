@@ -42,7 +42,7 @@ def _contract_clause(item: pytest.Item) -> Any:
     """Function of a test that is a clause of a contract, of core or of a package; None for any other."""
     function = getattr(item, "function", None)
     owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
-    is_clause = owner.endswith("Contract") and str(getattr(function, "__module__", "")).startswith("mappa_")
+    is_clause = owner.endswith("Contract") and str(getattr(function, "__module__", "")).startswith(("mappa.", "mappa_"))
     return function if is_clause else None
 
 

@@ -1,22 +1,33 @@
-"""A contract for transports, whatever the provider's wire format. Needs aiohttp and pytest."""
+"""Contracts for transports, whatever the provider's wire format. Need aiohttp and pytest."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import socket
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from mappa.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa.testing.wire_server import (
+    GARBAGE,
+    HTML,
+    WireAnswer,
+    WireRequest,
+    WireServer,
+    answer_from_capture,
+    json_answer,
+)
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Reply, Request, Transport
-from mappa_core.records import Message
+from mappa_core.records import Message, Usage
 
 PLANTED_KEY = "planted-7f3a91-key"
 SHORT_S = 0.3
@@ -166,6 +177,191 @@ class TransportContract:
                 del transport
                 gc.collect()
         assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
+
+
+class SdkTransportContract(TransportContract):
+    """In place of TransportContract, for transports on `SdkTransport`. Set also `offer` (its name), `wrong_options`
+    (options to refuse, with the one to blame) and `counter_faults` (answers of the token counter, with their kind);
+    implement `build` in place of `transport`."""
+
+    offer: str
+    wrong_options: Sequence[tuple[Mapping[str, Any], str]]
+    counter_faults: Sequence[tuple[WireAnswer, CallFault]]
+    turns = (
+        Message(role="system", content="Judge."),
+        Message(role="user", content="An action."),
+        Message(role="assistant", content="Ten."),
+        Message(role="user", content="In JSON."),
+    )
+    """A conversation with every role."""
+
+    def build(self, **options: Any) -> Transport:
+        """Create a transport with `options`, for any model."""
+        raise NotImplementedError
+
+    def transport(self, url: str) -> Transport:
+        return self.build(base_url=url)
+
+    async def sent(self, request: Request, *, answer: WireAnswer | None = None, **options: Any) -> WireRequest:
+        """Make one call with `options`, which gets `answer` (by default a valid one); return what the server got."""
+        async with WireServer([answer or self.answer]) as server:
+            outcome = await _ask(self.build(base_url=server.url, **options), request)
+        if isinstance(outcome, CallError):
+            raise outcome
+        (received,) = server.requests
+        return received
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make a test of every row of `wrong_options` and `counter_faults`."""
+        if "wrong" in metafunc.fixturenames:
+            named = [", ".join(f"{name}={value}" for name, value in wrong.items()) for wrong, _ in self.wrong_options]
+            metafunc.parametrize(("wrong", "blamed"), self.wrong_options, ids=named)
+        if "counted" in metafunc.fixturenames:
+            metafunc.parametrize(("counted", "kind"), self.counter_faults)
+
+    def test_a_wrong_option_is_named(self, wrong: Mapping[str, Any], blamed: str) -> None:
+        """Building the transport raises a ConfigError `OFFER: OPTION: …`, which shows no password."""
+        with pytest.raises(ConfigError, match=f"^{self.offer}: {blamed}: ") as error:
+            self.build(**wrong)
+        assert "password@" not in str(error.value)
+
+    async def test_a_token_counter_that_fails_is_a_call_error(self, counted: WireAnswer, kind: CallFault) -> None:
+        """A counter that answers with an error, or without a number, raises a `CallError` of the right kind."""
+        async with WireServer([counted]) as server:
+            transport = self.transport(server.url)
+            with pytest.raises(CallError) as error:
+                await transport.count(self.turns)
+            await transport.close()
+        assert error.value.kind == kind
+
+    def test_a_transport_stays_with_its_event_loop_until_it_is_closed(self) -> None:
+        """Elsewhere it raises a RuntimeError. Keep the client in a `LoopBound`."""
+        transport = self.transport(NOWHERE)
+
+        async def ask() -> None:
+            with pytest.raises(CallError, match="connection"):
+                await transport.complete(self.request)
+
+        asyncio.run(_then_close(ask, transport))
+        with asyncio.Runner() as first:
+            first.run(ask())
+            with pytest.raises(RuntimeError, match="another event loop"):
+                asyncio.run(ask())
+            first.run(transport.close())
+
+
+class CaptureContract:
+    """Captured exchanges with a provider: requests are sent, and answers read, as they were then. Subclass it; set
+    `variable` (of the key), `folder` (`NAME.json` with `request` and `response`), `model` (that answered), `replies`
+    and `faults` by name, `others` (names that no test here reads) and `counts` (of the token counter, with their
+    number); implement `transport`, `asked` and `messages`, and `sent` where this transport writes another body."""
+
+    variable: str
+    folder: Path
+    model: str
+    headers: Sequence[str] = ("authorization",)
+    """Headers that are as captured, but for the key."""
+    replies: Mapping[str, tuple[str, Literal["end", "length", "blocked"], str, tuple[int, int, int, int]]]
+    """Text, stop, detail, and tokens: of the prompt, of the completion, of these cached and of these for thinking."""
+    faults: Mapping[str, tuple[CallFault, float | None]]
+    """Kind, and seconds to wait."""
+    counts: Mapping[str, int]
+    others: Collection[str] = ()
+
+    def transport(self, request: Mapping[str, Any], url: str) -> Transport:
+        """Create a transport that asks the server at `url` as the captured request was asked."""
+        raise NotImplementedError
+
+    def asked(self, body: Mapping[str, Any]) -> Request:
+        """Return what was asked for by the captured body."""
+        raise NotImplementedError
+
+    def messages(self, body: Mapping[str, Any]) -> tuple[Message, ...]:
+        """Return the messages of the captured body, which may be one for the token counter."""
+        raise NotImplementedError
+
+    def sent(self, body: Mapping[str, Any]) -> Any:
+        """Return the captured body as this transport writes it."""
+        return body
+
+    def capture(self, name: str) -> Mapping[str, Any]:
+        """Read a captured exchange."""
+        exchange: Mapping[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
+        return exchange
+
+    def reply(self, name: str) -> Reply:
+        """Return the reply that the capture `name` stands for."""
+        text, stop, detail, (prompt, completion, cached, thinking) = self.replies[name]
+        usage = Usage(
+            calls=1, prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, thinking_tokens=thinking
+        )
+        raw = answer_from_capture(self.capture(name)).body.decode()
+        return Reply(text=text, stop=stop, detail=detail, model=self.model, usage=usage, raw=raw)
+
+    @pytest.fixture(autouse=True)
+    def _planted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(self.variable, PLANTED_KEY)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make a test of every capture that a table names."""
+        for argument, names in (
+            ("captured_reply", self.replies),
+            ("captured_fault", self.faults),
+            ("captured_call", [*self.replies, *self.faults]),
+            ("captured_count", self.counts),
+        ):
+            if argument in metafunc.fixturenames:
+                metafunc.parametrize(argument, list(names))
+
+    def test_every_capture_is_read(self) -> None:
+        """`replies`, `faults`, `counts` and `others` name the files of `folder`."""
+        names = {path.stem for path in self.folder.glob("*.json")}
+        assert names == {*self.replies, *self.faults, *self.counts, *self.others}
+
+    async def test_a_captured_reply_is_read_as_it_was_meant(self, captured_reply: str) -> None:
+        """Text, end, usage and the raw answer."""
+        outcome, _ = await self._replayed(captured_reply)
+        assert outcome == self.reply(captured_reply)
+
+    async def test_a_captured_fault_is_a_call_error(self, captured_fault: str) -> None:
+        """Of the right kind, with the seconds to wait where the provider says them."""
+        outcome, _ = await self._replayed(captured_fault)
+        assert isinstance(outcome, CallError)
+        assert (outcome.kind, outcome.retry_after_s) == self.faults[captured_fault]
+
+    async def test_a_call_is_sent_as_it_was_captured(self, captured_call: str) -> None:
+        """Method, path, headers and body."""
+        was = self.capture(captured_call)["request"]
+        _, received = await self._replayed(captured_call)
+        assert (received.method, received.path) == (was["method"], was["path"])
+        for header in self.headers:
+            assert received.headers[header] == was["headers"][header].replace("<API_KEY>", PLANTED_KEY)
+        assert received.body == self.sent(was["body"])
+
+    async def test_tokens_are_counted(self, captured_count: str) -> None:
+        """The token counter is asked as it was, and its number read."""
+        exchange = self.capture(captured_count)
+        was = exchange["request"]
+        async with WireServer([answer_from_capture(exchange)]) as server:
+            transport = self.transport(was, server.url)
+            assert await transport.count(self.messages(was["body"])) == self.counts[captured_count]
+            await transport.close()
+        (received,) = server.requests
+        assert (received.method, received.path, received.body) == (was["method"], was["path"], self.sent(was["body"]))
+
+    async def _replayed(self, name: str) -> tuple[Reply | CallError, WireRequest]:
+        """Ask again as in the capture `name`, of a server that answers as it did."""
+        exchange = self.capture(name)
+        was = exchange["request"]
+        async with WireServer([answer_from_capture(exchange)]) as server:
+            outcome = await _ask(self.transport(was, server.url), self.asked(was["body"]))
+        (received,) = server.requests
+        return outcome, received
+
+
+async def _then_close(ask: Callable[[], Awaitable[None]], transport: Transport) -> None:
+    await ask()
+    await transport.close()
 
 
 async def _ask(transport: Transport, request: Request) -> Reply | CallError:

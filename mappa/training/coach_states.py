@@ -11,9 +11,6 @@ from mappa_core.errors import PluginError
 from mappa_core.protocols import Coach, DriftReport
 from mappa_core.records import Trajectory, Verdict
 
-_CORRECTED_0_1_0 = {"active", "offsets", "coach"}
-"""Keys of a coach's state in checkpoints of mappa-core 0.1.0, which corrected the bias of every coach itself."""
-
 
 def learn_from_verdicts(coaches: Sequence[Coach], team: Team, trajectories: Sequence[Trajectory]) -> DriftReport:
     """Let every coach learn from the trajectories of one iteration, each with its own verdicts alone."""
@@ -43,4 +40,4 @@ def _with_own_verdicts(coach: Coach, team: Team, trajectory: Trajectory) -> Traj
 def load_coach_states(coaches: Sequence[Coach], stored: Mapping[str, Any]) -> None:
     """Restore the states of `coaches` from the manifest of a checkpoint."""
     for coach, state in zip(coaches, stored["coaches"], strict=True):
-        coach.load_state_dict(state["coach"] if state.keys() == _CORRECTED_0_1_0 else state)
+        coach.load_state_dict(state)

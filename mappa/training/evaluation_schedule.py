@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mappa.evaluation.heldout import Evaluation, evaluate, event_part
+from mappa.evaluation.heldout import Evaluation, evaluate
 from mappa.rollout.resume import resume_iteration
 from mappa.session import EvalPart, Session
 from mappa.store.folder import RunFolder
@@ -34,7 +34,7 @@ class EvaluationSchedule:
         self._listener = listener
         self._tracking = tracking
         recorded = [event.body for event in folder.store.events("evaluation")]
-        self._counted = {(event_part(body), body["iteration"]) for body in recorded}
+        self._counted = {(body["part"], body["iteration"]) for body in recorded}
 
     def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
         """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.

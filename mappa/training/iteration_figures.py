@@ -35,7 +35,7 @@ def measure_strata(
     return {stratum: measure_outcomes(part, metric, figures) for stratum, part in parts.items()}
 
 
-def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
+def count_tool_retries(trajectories: Sequence[Trajectory]) -> int:
     """Count the retries of calls after a tool's machinery failed."""
     steps = (step for trajectory in trajectories for step in trajectory.steps)
     return sum(result.attempts - 1 for step in steps for result in step.results)

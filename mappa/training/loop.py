@@ -222,7 +222,7 @@ class TrainingLoop:
             joined=batch.joined,
             staleness=staleness,
             failed_rollouts=Counter(trajectory.error.kind for trajectory in played if trajectory.error is not None),
-            retried_calls=figures.count_retried_calls(played),
+            tool_retries=figures.count_tool_retries(played),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), played),
             coach=coach,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mappa.evaluation.heldout import Evaluation, event_part
+from mappa.evaluation.heldout import Evaluation
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import VerdictCount
 from mappa.store.summary import (
@@ -35,7 +35,7 @@ def build_summary(
         coach=_coach_summary([report.coach.total for report in iterations]),
         tools=ToolSummary(
             lost=sum(report.lost for report in iterations),
-            attempts_again=sum(report.retried_calls for report in iterations),
+            retries=sum(report.tool_retries for report in iterations),
         ),
     )
 
@@ -83,7 +83,7 @@ def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | Non
         return None
     recorded = (event.body for event in folder.store.events("evaluation"))
     # By iteration, because a resume records an evaluation again.
-    count = len({body["iteration"] for body in recorded if event_part(body) == "selection"})
+    count = len({body["iteration"] for body in recorded if body["part"] == "selection"})
     return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
 
 

@@ -92,6 +92,6 @@ def _escape(match: re.Match[str]) -> str:
 def _make_round(match: re.Match[str]) -> str:
     run = match[0]
     # Shorter ones cannot be taken for a fence, and are common: comparisons, shifts of bits, quotation marks.
-    if sum(_LEFT.get(character, 0) for character in run) < 3:
+    if sum(_LEFT[character] for character in run if character in _LEFT) < 3:
         return run
     return "".join("(" * _LEFT[character] if character in _LEFT else character for character in run)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from mappa_core.protocols import Split
 
 SETTING_KEY = "key"  # Metadata entry of a field with its key in settings, for keys that are Python keywords.
-FORMER_KEY = "former_key"  # Metadata entry of a field with the key that it had until the last release; see `renames`.
 
 CassetteMode = Literal["off", "record", "replay", "auto"]
 Replacement = Literal["none", "sibling", "resample", "default"]
@@ -160,7 +159,7 @@ class CounterfactualSection:
     """Agents whose actions are replaced; empty: all agents."""
     share: float = 1.0
     """Share of the trajectories whose actions are replaced, a function of seed and ids."""
-    default_actions: dict[str, str] = field(default_factory=dict, metadata={FORMER_KEY: "texts"})
+    default_actions: dict[str, str] = field(default_factory=dict)
     """Default action per agent, overriding the workflow's `default_actions`."""
 
 
@@ -276,7 +275,7 @@ class TrainSection:
     correction: CorrectionSection = field(default_factory=CorrectionSection)
     supervised: SupervisedSection = field(default_factory=SupervisedSection)
     health: HealthSection = field(default_factory=HealthSection)
-    max_tool_failure_share: float = field(default=0.25, metadata={FORMER_KEY: "max_lost"})
+    max_tool_failure_share: float = 0.25
     """Share of an iteration's trajectories lost to tool failures above which the run stops with a checkpoint."""
     max_skipped: int = 3
     """Consecutive steps of a policy, skipped for a non-finite loss or gradient, at which the run stops."""

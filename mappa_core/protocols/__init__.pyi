@@ -5,10 +5,8 @@ from .coach import Reply as Reply
 from .coach import ReplyFormat as ReplyFormat
 from .coach import Request as Request
 from .coach import Transport as Transport
-from .drift import ALARM_KINDS as ALARM_KINDS
 from .drift import Alarm as Alarm
 from .drift import AlarmKind as AlarmKind
-from .drift import Correlation as Correlation
 from .drift import DriftReport as DriftReport
 from .drift import Gap as Gap
 from .engine import Engine as Engine

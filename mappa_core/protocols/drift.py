@@ -9,8 +9,6 @@ from typing import Literal
 from mappa_core.records import Interval, Phase
 
 AlarmKind = Literal["level", "widening"]  # `level`: a gap is too large; `widening`: it grows.
-ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
-"""All kinds of alarms, in the order in which they are tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,32 +18,21 @@ class Gap:
     `points` is its average and `now` its current value by linear extrapolation of `growth` (points per iteration).
     Intervals are 95 %, each on its own; None if there is too little data. `against` is the other stratum if there are
     only two; `basis` says how merit was separated. `actions` counts those in the stratum and in the others. `raised`
-    lists the alarms that the gap has raised so far. mappa-core 0.1.0 recorded `points` and the mean of `growth` alone.
+    lists the alarms that the gap has raised so far.
     """
 
     phase: Phase
     agent: str
     stratifier: str
     stratum: str
-    against: str | None = None
+    against: str
     basis: str = "at equal outcome"
-    actions: tuple[int, int] | None = None
+    actions: tuple[int, int]
     points: Interval | None = None
     growth: Interval | None = None
     now: float | None = None
     acknowledged: bool = False
     raised: tuple[AlarmKind, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correlation:
-    """Pearson's correlation of raw score and outcome over the `actions` of this iteration whose outcome is known; `r`
-    is None if one of the two does not vary. mappa-core 0.1.0 recorded `r` alone."""
-
-    phase: Phase
-    agent: str
-    actions: int | None = None
-    r: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +64,6 @@ class DriftReport:
 
     gaps: tuple[Gap, ...] = ()
     lengths: tuple[Gap, ...] = ()
-    correlations: tuple[Correlation, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     notes: tuple[str, ...] = ()
     pause: str | None = None
@@ -89,14 +75,13 @@ class DriftReport:
         return cls(
             gaps=tuple(gap for one in found for gap in one.gaps),
             lengths=tuple(gap for one in found for gap in one.lengths),
-            correlations=tuple(pair for one in found for pair in one.correlations),
             alarms=tuple(alarm for one in found for alarm in one.alarms),
             notes=tuple(note for one in found for note in one.notes),
             pause="\n".join(one.pause for one in found if one.pause is not None) or None,
         )
 
     def metrics(self) -> dict[str, float | None]:
-        """Gaps and correlations as flat metrics; None for unknown values."""
+        """Gaps as flat metrics; None for unknown values."""
         flat: dict[str, float | None] = {"drift/alarms": len(self.alarms)}
         for gap in self.gaps:
             name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
@@ -104,6 +89,4 @@ class DriftReport:
                 flat[f"{name}/gap"] = gap.points.mean
                 flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
             flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
-        for one in self.correlations:
-            flat[f"drift/{one.phase}/{one.agent}/correlation"] = one.r
         return flat

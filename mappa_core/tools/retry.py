@@ -12,10 +12,18 @@ import structlog
 from mappa_core.errors import ToolError
 
 T = TypeVar("T")
+
+RETRY_AFTER_S = 0.5
+"""Wait before the first retry of a run's tool."""
 log = structlog.get_logger()
 
+RETRY_AFTER_S = 0.5
+"""Seconds before a tool that failed is retried for the first time."""
 
-async def retry(attempt: Callable[[], Awaitable[T]], *, retries: int, wait_s: float, label: str) -> tuple[T, int]:
+
+async def retry(
+    attempt: Callable[[], Awaitable[T]], *, retries: int, label: str, wait_s: float = RETRY_AFTER_S
+) -> tuple[T, int]:
     """Return the result of `attempt`, and the number of attempts. After a ToolError it is retried at most `retries`
     times, first after `wait_s` seconds, then after twice as long each time. `label` names it in the log."""
     for number in count(1):

@@ -13,7 +13,7 @@ from mappa_core.protocols import ProgramRun, Sandboxed, Tool
 from mappa_core.records import FileChange, Step, ToolLimits
 from mappa_core.tools.owned_folder import OwnedFolder
 from mappa_core.tools.parse_calls import PYTHON
-from mappa_core.tools.retry import retry
+from mappa_core.tools.retry import RETRY_AFTER_S, retry
 from mappa_core.tools.task_files import resolve_task_files
 from mappa_core.tools.workspace import FolderWorkspace, archived_path
 
@@ -27,8 +27,8 @@ class ScratchRunner:
     tools: Mapping[str, Tool]
     limits: Mapping[str, ToolLimits]
     retries: Mapping[str, int]
-    wait_s: float
     archive: Path
+    wait_s: float = RETRY_AFTER_S
 
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
         return self._contents([change for step in steps for result in step.results for change in result.files])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa.session.coaches import build_coaches
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits

@@ -8,11 +8,11 @@ from importlib.resources import files
 import pytest
 
 from mappa.cli import doctor, main
-from mappa_core.plugins import PluginError, load_plugins
+from mappa_core.plugins import load_plugins
 
 PARTS = ("look", "calibration", "engine", "gateway", "gepa", "mcp", "sandbox")
 FIRST_PARTY = tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text("utf-8"))
-KINDS = sorted(FIRST_PARTY.keys() - {"commands", "former_recipes", "plugins"})
+KINDS = sorted(FIRST_PARTY.keys() - {"commands", "plugins"})
 
 
 def blocked(*parts):
@@ -57,13 +57,6 @@ def test_a_recipe_lists_all_that_it_lacks(capsys):
 def test_a_plugin_of_this_project_says_what_installs_it(capsys):
     assert main([*blocked("gateway"), "train", "--recipe", "gateway/gateway"]) == 2
     assert "the plugin 'gateway' is not installed: pip install mappa-gateway" in capsys.readouterr().err
-
-
-def test_a_recipe_that_moved_is_read_by_its_former_name():
-    with pytest.warns(FutureWarning, match="the recipe core/gateway is gateway/gateway now"):
-        assert load_plugins().recipe("core", "gateway").full_name == "gateway/gateway"
-    with pytest.raises(PluginError, match="pip install mappa-gateway"), pytest.warns(FutureWarning):
-        load_plugins(block=("gateway",)).recipe("core", "gateway")
 
 
 def test_the_doctor_checks_what_is_there_and_names_the_rest(capsys, monkeypatch):

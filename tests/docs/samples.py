@@ -42,7 +42,7 @@ SHORT = ("train.iterations=1", "train.prompts=1", "train.samples=2", "eval.probl
 PLAYS = {"train", "eval", "observe", "gateway"}
 OWN = {
     tomllib.loads(path.read_text())["project"]["name"]: tomllib.loads(path.read_text())["project"]
-    for path in (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+    for path in (ROOT / "pyproject.toml", ROOT / "mappa/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
 }
 _FENCE = re.compile(
     r"(?P<marks>(?:^<!-- \w+: .*? -->\n)*)^(?P<indent> *)(?P<fence>```+)(?P<info>[^\n`]*)\n"
@@ -96,6 +96,7 @@ def pages() -> list[Path]:
     found = [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "mappa/README.md",
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("plugins/*/README.md"),
     ]

@@ -7,16 +7,32 @@ import numpy as np
 import pytest
 
 from mappa.evaluation.heldout import Evaluation
-from mappa.runs import AgentSummary, CoachFigures, IterationReport, VerdictCount
-from mappa.store.iteration_report import CounterfactualFigures, OutcomeFigures, Staleness
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.iteration_report import (
+    CoachFigures,
+    CounterfactualFigures,
+    IterationReport,
+    OutcomeFigures,
+    Staleness,
+    VerdictCount,
+)
 from mappa_core.coach import Gap
-from mappa_core.protocols import Correlation, DriftReport
+from mappa_core.protocols import DriftReport
 from mappa_core.records import Interval, Usage
 
 WHOLE = Interval(mean=1.0, low=0.0, high=2.0)
 COUNT = VerdictCount(usage=Usage(calls=1, prompt_tokens=1, completion_tokens=1, cached_tokens=1, usd=0.5))
 OUTCOMES = OutcomeFigures(accuracy=0.5, figures={"fair": 0.5})
-GAP = Gap(phase="live", agent="coder", stratifier="task", stratum="easy", points=WHOLE, growth=WHOLE)
+GAP = Gap(
+    phase="live",
+    agent="coder",
+    stratifier="task",
+    stratum="easy",
+    against="hard",
+    actions=(1, 1),
+    points=WHOLE,
+    growth=WHOLE,
+)
 REPORT = IterationReport(
     iteration=1,
     outcomes=OUTCOMES,
@@ -25,7 +41,7 @@ REPORT = IterationReport(
     staleness=Staleness(mean=0.5, max=1.0),
     agents={"coder": AgentSummary(score=5.0, tool_success=0.5, turns=1.0, length=9.0)},
     coach=CoachFigures(total=COUNT, by_agent={"coder": COUNT}, by_coach={"judge": COUNT}),
-    drift=DriftReport(gaps=(GAP,), correlations=(Correlation(phase="live", agent="coder", r=0.5),)),
+    drift=DriftReport(gaps=(GAP,)),
     corrections={"used": 1},
     counterfactuals=CounterfactualFigures(rollouts=1, lost=0, settled=1, missing={"lost": 1}),
     seconds={"collect": 1.0},

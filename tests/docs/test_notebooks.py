@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mappa.look.demo import unpack_demo
+
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
@@ -17,8 +19,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ip
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_runs(path, build_old_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("MAPPA_RUN", str(build_old_run(tmp_path / "run")))
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("MAPPA_RUN", str(unpack_demo(tmp_path)))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(path.parents[2]), os.environ.get("PYTHONPATH", ""))))

@@ -90,9 +90,11 @@ def test_everybody_imports_what_is_public(packages):
     """Strangers, and packages that `mappa new` writes: of core the front and families, of parts their fronts."""
     sources = [*packages.rglob("*.py"), *PRESS.parent.rglob("*.py")]
     assert len(sources) > 20
-    modules = {name for path in sources for name in _imported(path) if name.startswith("mappa_")}
-    families = ("commands", "data", "engine", "runs", "sandbox", "statistics", "testing", "transport", "workflow")
-    public = {"mappa_core", "mappa_engine", "mappa_sandbox", *(f"mappa_core.{name}" for name in families)}
+    modules = {name for path in sources for name in _imported(path) if name.startswith(("mappa.", "mappa_"))}
+    core = ("coach", "data", "engine", "sandbox", "transport", "workflow")
+    application = ("commands", "runs", "sessions", "statistics", "testing")
+    public = {"mappa_core", "mappa_engine", "mappa_sandbox", *(f"mappa_core.{name}" for name in core)}
+    public |= {f"mappa.{name}" for name in application}
     own = {f"mappa_my_{kind}" for kind in PACKAGE_KINDS}
     deep = {name for name in modules - public if name.partition(".")[0] not in own}
     assert deep <= {"mappa.look.conformance", "mappa_engine.testing", "mappa_sandbox.testing"}

@@ -6,8 +6,9 @@ import pytest
 from blamed_agents import Failure, read_failures, right_share, summarize
 
 from mappa.look.coach_eval.bootstrap import Estimate
-from mappa.runs import RunReader, counterfactual_credit
+from mappa.runs import RunReader
 from mappa.training.run import Run
+from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.plugins import load_plugins
 
 

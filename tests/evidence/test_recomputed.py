@@ -19,7 +19,6 @@ import pytest
 import stored
 from reading_model import STEPS, make_reading_model
 
-from mappa.config.renames import REMOVED_SETTINGS
 from mappa.store.summary import read_summary
 from mappa.training.run import Run
 from mappa_core.plugins import load_plugins
@@ -50,8 +49,7 @@ READING = "policies.default.model="
 def again(found, root, registry):
     """The first run of a study, trained anew; and how far its figures may be off."""
     run = found["runs"][0]
-    # What is gone changed nothing in an arm without correction, which the first run is of.
-    own = [word for word in run["words"] if not word.startswith(tuple(REMOVED_SETTINGS))]
+    own = run["words"]
     if any(word.startswith(READING) for word in own):
         make_reading_model(root / "reads", steps=STEPS, report=print)
         own = [f"{READING}{root / 'reads'}" if word.startswith(READING) else word for word in own]
@@ -98,7 +96,7 @@ def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
 def test_the_first_advice_is_the_same_again(team, tmp_path):
     cells = json.loads((RESULTS / f"advise_{team}.json").read_text())["cells"]
     then = msgspec.convert(cells[0], advise.Advised)
-    found = advise.advise_planted(load_plugins(), str(tmp_path), team, 0, 0)
+    found = advise.advise_planted(load_plugins(modules=advise.OFFERS), str(tmp_path), team, 0, 0)
     assert (found.agent, found.choice, found.fix, found.right) == (then.agent, then.choice, then.fix, then.right)
     if team == "weights":
         return  # Another processor rounds otherwise, and so trains other weights.

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from mappa.evaluation.statistics import gain_half_widths
 from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.compare import sequential_level
-from mappa.statistics import gain_half_widths, paired_gain, share_interval
+from mappa.statistics import paired_gain, share_interval
 from mappa_core.records import Interval
 
 shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])

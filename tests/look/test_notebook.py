@@ -9,8 +9,8 @@ import pytest
 
 from mappa import runs
 from mappa.cli import main
-from mappa.commands import TrainResult
 from mappa.look.compare import Arm, Comparison, PairComparison
+from mappa.look.demo import unpack_demo
 from mappa.look.notebook import (
     SHOWN,
     Progress,
@@ -22,8 +22,10 @@ from mappa.look.notebook import (
     run_html,
     summary_html,
 )
-from mappa.runs import AgentSummary, EvalSummary, FigureSummary, StratumSummary, Summary
 from mappa.statistics import Interval
+from mappa.store.agent_columns import AgentSummary
+from mappa.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
+from mappa.training.run import TrainResult
 from mappa_core import ConfigError, Task, Trajectory
 from mappa_core.redaction import keep_secret
 
@@ -85,13 +87,13 @@ def test_a_result_shows_its_folder_gains_and_agents(tmp_path):
     assert [SHOWN_HOSTILE, "8.50", "-", "-", "-"] in found
 
 
-def test_a_run_shows_its_rollouts_also_before_it_has_a_summary(build_old_run, tmp_path):
-    folder = build_old_run(tmp_path / "<b>")
+def test_a_run_shows_its_rollouts_also_before_it_has_a_summary(tmp_path):
+    folder = unpack_demo(tmp_path).rename(tmp_path / "<b>")
     with runs.open(folder) as run:
         counts = [[split, str(run.counts(split)["done"]), "0", "0"] for split in ("train", "eval")]
         found = rows(run_html(run))
         assert found[:3] == [["", "done", "failed", "open"], *counts]
-        assert ["mathchat/tiny", "3", "done", "2"] in [row[:4] for row in found]
+        assert ["mathchat/tiny", "0", "done", "8"] in [row[:4] for row in found]
         (folder / "summary.json").unlink()
         assert rows(run_html(run)) == found[:3]
 

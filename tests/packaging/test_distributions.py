@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [ROOT, *sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))]
+FOLDERS = [ROOT, ROOT / "mappa", *sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))]
 HEAVY = {"torch", "transformers", "peft", "safetensors", "deepspeed", "ray", "vllm"}
 """Taken at the one version that is pinned."""
 
@@ -30,6 +30,12 @@ def project(folder: Path) -> dict:
     return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 
 
+def package_of(folder: Path) -> Path:
+    """The package of a project: in its folder, or, of the application, the folder itself."""
+    package = folder / project(folder)["name"].replace("-", "_")
+    return package if package.is_dir() else folder
+
+
 def requirements(folder: Path, *extras: str) -> list[Requirement]:
     """What a distribution needs with these extras."""
     table = project(folder)
@@ -42,7 +48,7 @@ def test_a_distribution_says_what_packagers_ask(folder):
     table = project(folder)
     assert table["license"] == "MIT" and table["license-files"] == ["LICENSE"]
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    assert (folder / table["name"].replace("-", "_") / "py.typed").exists()
+    assert (package_of(folder) / "py.typed").exists()
     assert (folder / table["readme"]).read_text().startswith("# ")
     core = project(ROOT)
     assert all(table[key] == core[key] for key in ("requires-python", "authors", "classifiers", "license"))
@@ -69,16 +75,20 @@ BROUGHT = {
 def test_a_distribution_requires_what_it_imports(folder):
     """Directly or as an extra; what runs in programs of agents is theirs."""
     table = project(folder)
-    own = table["name"].replace("-", "_")
+    own = package_of(folder).name
     extras = tuple(table.get("optional-dependencies", ()))
     needed = requirements(folder, *extras)
+    fronts = {"mappa-core": ROOT, "mappa": ROOT / "mappa"}
     needed += [
-        inner for one in needed if one.name == "mappa-core" for inner in requirements(ROOT, *one.extras) if one.extras
+        inner
+        for requirement in needed
+        if requirement.name in fronts and requirement.extras
+        for inner in requirements(fronts[requirement.name], *requirement.extras)
     ]
     required = {canonicalize_name(one.name) for one in needed}
     distributions = packages_distributions()
     missing = {}
-    for path in (folder / own).rglob("*.py"):
+    for path in package_of(folder).rglob("*.py"):
         if {"templates", "remote"} & set(path.relative_to(folder).parts):
             continue
         for package in imported(path) - set(sys.stdlib_module_names) - {own}:
@@ -103,7 +113,12 @@ def imported(path: Path) -> set[str]:
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
     lowest = pins("constraints-lowest.txt")
-    promised = {canonicalize_name(one.name): one.specifier for one in requirements(ROOT, "test")}
+    needed = [*requirements(ROOT), *requirements(ROOT / "mappa", "test")]
+    promised = {
+        canonicalize_name(requirement.name): requirement.specifier
+        for requirement in needed
+        if requirement.name != "mappa-core"
+    }
     assert not HEAVY & set(promised)
     for name, specifier in promised.items():
         (bound,) = [one.version for one in specifier if one.operator == ">="]

@@ -54,8 +54,12 @@ def distributions(words: list[str]) -> dict[str, tuple[Path, set[str]]]:
     """The folders of the project that are installed, with their extras, by the name of their distribution."""
     found = {}
     for word in words:
-        if match := re.fullmatch(r"(/src|\./\w+)(?:\[([\w,]+)\])?", word):
-            folder = ROOT if match[1] == "/src" else ROOT / "plugins" / match[1]
+        if match := re.fullmatch(r"(/src(?:/mappa)?|\./\w+)(?:\[([\w,]+)\])?", word):
+            folder = (
+                ROOT / match[1].removeprefix("/src").lstrip("/")
+                if match[1].startswith("/src")
+                else ROOT / "plugins" / match[1]
+            )
             project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
             found[project["name"]] = folder, {*(match[2] or "").split(",")} - {""}
     return found
@@ -82,7 +86,7 @@ def test_an_image_is_built_from_the_pins(path):
     assert len(own) == len(project) - 3, "options and folders of the project, and nothing else"
     for folder, extras in own.values():
         for needed in requirements(folder, extras):
-            if needed.name.startswith("mappa-"):
+            if needed.name == "mappa" or needed.name.startswith("mappa-"):
                 assert needed.name in own, f"{folder.name} needs {needed}, which is not copied in"
             else:
                 version = pinned.get(canonicalize_name(needed.name))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mappa.commands import compose
 from mappa.session.config_problems import find_problems
+from mappa.sessions import compose
 from mappa_core.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,10 @@ import pytest
 
 import mappa_core
 
-FAMILIES = ("commands", "data", "engine", "runs", "sandbox", "statistics", "transport")
+FAMILIES = (
+    *(f"mappa_core.{name}" for name in ("coach", "data", "engine", "sandbox", "transport", "workflow")),
+    *(f"mappa.{name}" for name in ("commands", "judging", "runs", "sessions", "statistics")),
+)
 
 
 def names_of(text: str) -> list[str]:
@@ -36,7 +39,7 @@ def test_the_front_has_at_most_60_names_from_one_list():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_has_names_of_its_own(family):
-    module = importlib.import_module(f"mappa_core.{family}")
+    module = importlib.import_module(family)
     names = names_of(Path(module.__file__).read_text())
     assert names and len(set(names)) == len(names)
     assert all(getattr(module, name) is not None for name in names)

@@ -13,7 +13,8 @@ from mappa.rollout.counterfactual import (
     bound_counterfactuals,
     max_actions_after,
 )
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.named_coach import NamedCoach
+from mappa.rollout.team import Job, Team
 from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import CounterfactualFigures

@@ -157,11 +157,11 @@ def test_another_database_is_left_alone(tmp_path: Path, mode: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_newer_cassette_is_refused(path: Path) -> None:
+def test_a_cassette_of_another_schema_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(RunError, match="schema 2, newer than 1"):
+    with pytest.raises(RunError, match="schema 2, and this version of Mappa reads schema 1"):
         open_cassette("auto", path)
 
 

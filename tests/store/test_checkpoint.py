@@ -121,10 +121,10 @@ def test_a_missing_manifest_is_named(checkpoints: Checkpoints) -> None:
         checkpoints.load(2)
 
 
-def test_a_manifest_of_a_newer_schema_is_refused_whatever_else_it_holds(checkpoints: Checkpoints) -> None:
+def test_a_manifest_of_another_schema_is_refused_whatever_else_it_holds(checkpoints: Checkpoints) -> None:
     write(checkpoints, 2)
     (checkpoints.folder / "000002" / "manifest.json").write_text(json.dumps({"schema": 2, "files": "elsewhere"}))
-    with pytest.raises(RunError, match="has schema 2, newer than 1"):
+    with pytest.raises(RunError, match="has schema 2, and this version of Mappa reads schema 1"):
         checkpoints.load(2)
 
 

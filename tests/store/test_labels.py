@@ -1,18 +1,13 @@
-"""Labels are kept beside verdicts, once by labeller; runs of earlier schemas have none until they are written to."""
+"""Labels are kept beside verdicts, once by labeller."""
 
-import runpy
 import sqlite3
-from pathlib import Path
 
 import pytest
 
-from mappa.runs import Label, RunReader
-from mappa.store.folder import RunFolder
-from mappa.store.schema import DATABASE_SCHEMA
-from mappa.store.writer import Store
+from mappa.runs import RunReader
 from mappa_core.errors import ReplayError
+from mappa_core.records import Label
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_0_1_0" / "build.py"
 GUILT = Label(kind="guilt", trajectory="t0", step="t0/1", agent="writer", reason="Adds where it should multiply.")
 STEP = Label(kind="quality", trajectory="t0", step="t0/1", value=-1.0)
 WHOLE = Label(kind="quality", trajectory="t0", value=0.0, labeller="rule")
@@ -57,32 +52,3 @@ def test_no_reader_of_trajectories_sees_a_label(labelled):
         assert "multiply" not in repr(reader.trajectory("t0"))
         assert "multiply" not in repr([*reader.trajectories, *reader.steps, *reader.verdicts])
     assert "multiply" not in repr(labelled.store.load_recorded("train", 0))
-
-
-def test_a_run_of_schema_2_is_read_without_labels_and_takes_them_once_it_is_written_to(run: RunFolder, task):
-    run.store.begin_trajectory("train", "t0", task, 0, 0)
-    run.close()
-    with sqlite3.connect(run.path / "run.db") as database:
-        database.executescript("DROP TABLE labels; PRAGMA user_version = 2")
-    with RunReader(run.path) as reader:
-        assert reader.labels() == []
-    store = Store(run.path / "run.db")
-    store.record_label(WHOLE)
-    store.close()
-    with RunReader(run.path) as reader:
-        assert reader.labels() == [WHOLE]
-        assert [row.id for row in reader.trajectories] == ["t0"]
-
-
-def test_a_run_of_0_1_0_takes_labels_too(tmp_path):
-    old = runpy.run_path(str(FIXTURE))["build"](tmp_path / "old")
-    with RunReader(old) as reader:
-        assert reader.labels() == []
-        trajectory = next(iter(reader.trajectories)).id
-    store = Store(old / "run.db")
-    store.record_label(Label(kind="quality", trajectory=trajectory, value=1.0))
-    store.close()
-    with RunReader(old) as reader:
-        assert [one.trajectory for one in reader.labels()] == [trajectory]
-    with sqlite3.connect(old / "run.db") as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (DATABASE_SCHEMA,)

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa.runs import IterationReport, RunReader
+import mappa
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import IterationReport
 from mappa.store.writer import Store
 from mappa_core.codec import to_json
 from mappa_core.errors import ReplayError, RunError
@@ -212,14 +214,35 @@ def test_events_keep_their_order_and_body(run: RunFolder) -> None:
     assert evaluation.time > 1.7e9
 
 
-@pytest.mark.parametrize("version", [4, 99])
-def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version: int) -> None:
+@pytest.mark.parametrize("schema", [2, 99])
+def test_another_schema_is_refused_by_writer_and_reader_with_the_version_that_wrote_it(
+    run: RunFolder, schema: int
+) -> None:
     run.close()
+    for change, writer in (
+        ("UPDATE meta SET value = '7.1.2' WHERE name = 'mappa'", "Mappa 7.1.2; this is Mappa .* schema 1 alone"),
+        ("DELETE FROM meta WHERE name = 'mappa'", "a version of Mappa that it does not name"),
+    ):
+        with sqlite3.connect(run.path / "run.db") as connection:
+            connection.execute(change)
+            connection.execute(f"PRAGMA user_version = {schema}")
+        for opened in (RunFolder.open, RunReader):
+            with pytest.raises(RunError, match=f"run.db has schema {schema} and was written by {writer}"):
+                opened(run.path)
+
+
+def test_a_run_says_which_version_made_it(run: RunFolder) -> None:
     with sqlite3.connect(run.path / "run.db") as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
-    for opened in (RunFolder.open, RunReader):
-        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 3"):
-            opened(run.path)
+        query = "SELECT value FROM meta WHERE name = 'mappa'"
+        assert connection.execute(query).fetchone() == (mappa.__version__,)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "run.db") as connection:
+        connection.execute("CREATE TABLE results (value)")
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(RunError, match="no database of a run"):
+        RunReader(tmp_path)
 
 
 def test_a_file_that_is_no_database_of_a_run_is_refused(tmp_path: Path) -> None:

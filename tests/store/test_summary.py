@@ -78,7 +78,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
         },
         "agents": {"solver": {"score": 8.5, "tool_success": None, "turns": 1.0, "length": 32.0}},
         "coach": {"verdicts": 100, "failed": 1, "usd": None},
-        "tools": {"lost": 0, "attempts_again": 0},
+        "tools": {"lost": 0, "retries": 0},
         "seconds": {"wall": 120.0, "cpu": 200.0},
     }
 
@@ -100,9 +100,9 @@ def test_a_file_that_is_no_summary_is_named(tmp_path: Path, text: str) -> None:
         read_summary(tmp_path)
 
 
-def test_a_missing_or_newer_summary_is_named(tmp_path: Path) -> None:
+def test_a_missing_summary_or_one_of_another_schema_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"summary\.json is missing"):
         read_summary(tmp_path)
     (tmp_path / "summary.json").write_text('{"schema": 2}')
-    with pytest.raises(RunError, match=r"summary\.json has schema 2, newer than 1"):
+    with pytest.raises(RunError, match=r"summary\.json has schema 2, and this version of Mappa reads schema 1"):
         read_summary(tmp_path)

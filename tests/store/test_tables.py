@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
 from mappa import runs
+from mappa.look.demo import unpack_demo
 from mappa_core import ConfigError, RunError
 
 pytest.importorskip("pandas")
@@ -16,8 +16,8 @@ pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, build_old_run) -> Path:
-    return build_old_run(tmp_path_factory.mktemp("old") / "run")
+def folder(tmp_path_factory) -> Path:
+    return unpack_demo(tmp_path_factory.mktemp("runs"))
 
 
 def test_every_table_is_a_data_frame(folder):
@@ -62,26 +62,20 @@ def test_a_missing_package_is_named(folder, monkeypatch, method, package):
 
 def test_settings_checkpoints_and_summary(folder):
     run = runs.open(folder)
-    assert run.settings["train.iterations"] == 2 and "train:" in run.config
-    assert [*run.checkpoints] == [2] and run.summary.status == "done"
+    assert run.settings["train.iterations"] == 8 and "train:" in run.config
+    assert [*run.checkpoints] == [] and run.summary.status == "done"
     run.close()
 
 
-def test_a_folder_of_runs_is_no_run(folder):
+def test_a_folder_of_runs_is_no_run(folder, tmp_path):
     with pytest.raises(RunError, match=f"open one of them, such as {folder}"):
         runs.open(folder.parent)
     with pytest.raises(RunError, match=r"it has no run\.db"):
-        runs.open(folder / "checkpoints")
+        runs.open(tmp_path)
 
 
-def test_a_damaged_or_newer_run_is_refused(build_old_run, tmp_path):
-    newer = build_old_run(tmp_path / "newer")
-    database = sqlite3.connect(newer / "run.db")
-    database.execute("PRAGMA user_version = 99")
-    database.close()
-    with pytest.raises(RunError, match=r"newer than .* use the version that wrote it"):
-        runs.open(newer)
-    damaged = build_old_run(tmp_path / "damaged")
+def test_a_damaged_run_is_refused(tmp_path):
+    damaged = unpack_demo(tmp_path)
     (damaged / "run.db").write_bytes(b"no database" * 1000)
     with pytest.raises(RunError, match="it is not a database"):
         runs.open(damaged)

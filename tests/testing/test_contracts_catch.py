@@ -401,7 +401,7 @@ def test_losses_that_are_wrong_are_caught(loss, clauses):
 
 def test_every_clause_says_what_to_do() -> None:
     contracts = [getattr(testing, name) for name in testing.__all__ if name.endswith("Contract")]
-    assert len(contracts) == 9
+    assert len(contracts) == 12
     clauses = {
         f"{one.__name__}.{name}": test for one in contracts for name, test in vars(one).items() if "test_" in name
     }

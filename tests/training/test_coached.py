@@ -10,7 +10,6 @@ from mappa.runs import RunReader
 from mappa.session.config_problems import overridden_settings
 from mappa.store.checkpoint import Checkpoints
 from mappa.training import Run
-from mappa.training.coach_states import load_coach_states
 from mappa.training.listener import Listener
 from mappa_core.coach import Alarm, DriftReport, Gap
 from mappa_core.errors import ConfigError, GuardStop
@@ -182,7 +181,13 @@ def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
 
 
 GAP = Gap(
-    phase="live", agent="doubler", stratifier="task", stratum="even", points=Interval(mean=4.0, low=3.0, high=5.0)
+    phase="live",
+    agent="doubler",
+    stratifier="task",
+    stratum="even",
+    against="odd",
+    actions=(10, 10),
+    points=Interval(mean=4.0, low=3.0, high=5.0),
 )
 
 
@@ -229,12 +234,6 @@ def test_a_coach_learns_from_its_own_verdicts_alone(start, dears):
         start("coach.by_agent={checker: {use: dear, options: {usd: 1}}}", "train.iterations=1").train()
     own = [one.learned[0] for one in dears.making.made[-2:]]
     assert [len(verdicts) for verdicts in own] == [4, 4]
-
-
-def test_a_checkpoint_of_0_1_0_gives_a_coach_its_own_state_back():
-    coach = Confessing(DearOptions())
-    load_coach_states([coach], {"coaches": [{"active": True, "offsets": [], "coach": {"learned": [1]}}], "drift": {}})
-    assert coach.learned == [1]
 
 
 @pytest.mark.parametrize(

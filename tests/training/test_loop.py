@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.runs import CoachFigures, RunReader, VerdictCount
+from mappa.runs import RunReader
 from mappa.store.checkpoint import Checkpoints
+from mappa.store.iteration_report import CoachFigures, VerdictCount
 from mappa.store.summary import Seconds, read_summary, write_summary
 from mappa.training import Run
 from mappa.training.guards import guard_verdicts

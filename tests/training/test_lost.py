@@ -189,9 +189,9 @@ def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     assert (report.rollouts, report.failed, report.lost) == (10, len(lost), len(lost))
     assert all(one.error.message == "the sandbox is out of sand (in 2 attempts)" for one in lost)
     assert all([verdict.step for verdict in one.verdicts] == [one.steps[0].id] for one in lost)
-    assert (trained.summary.tools.lost, trained.summary.tools.attempts_again) == (
+    assert (trained.summary.tools.lost, trained.summary.tools.retries) == (
         len(lost),
-        report.retried_calls,
+        report.tool_retries,
     )
 
 
@@ -344,17 +344,17 @@ def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from
 def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys):
     console = Console(width=200)
     show_run_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
-    assert "made again" not in capsys.readouterr().out
+    assert "retries" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
         LineProgress(console, 2)
     )
     show_run_result(console, trained)
     out = capsys.readouterr().out
-    assert trained.summary.tools.attempts_again == 2
-    assert "  1 calls of tools made again" in out or "  2 calls of tools made again" in out
-    assert "\n2 calls of tools made again\n" in out
+    assert trained.summary.tools.retries == 2
+    assert "  1 retries of tool calls" in out or "  2 retries of tool calls" in out
+    assert "\n2 retries of tool calls\n" in out
     write_report(trained.folder, trained.summary)
-    assert "0 rollouts lost, 2 calls made again" in (trained.folder / "report.html").read_text()
+    assert "0 rollouts lost, 2 retries of calls" in (trained.folder / "report.html").read_text()
 
 
 def test_a_trace_says_where_a_program_ran_and_how_often_it_was_started(start, capsys):

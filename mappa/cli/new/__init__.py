@@ -26,14 +26,12 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageKind:
-    """A kind of package: its kind of offer, description, requirements (`parts` of Mappa and `others`) and those of its
-    tests."""
+    """A kind of package: its kind of offer, description and requirements (`parts` of Mappa and `others`)."""
 
     offer: OfferKind
     description: str
     parts: Sequence[str] = ()
     others: Sequence[str] = ()
-    tests: Sequence[str] = ()
 
 
 PACKAGE_KINDS: Mapping[str, PackageKind] = {
@@ -122,7 +120,6 @@ def _values(kind: str, name: str) -> dict[str, Any]:
         "package": f"mappa_{snake}",
         "description": package_kind.description,
         "requirements": [*(f"{one}>={major}.{minor}" for one in parts), *package_kind.others],
-        "test_requirements": ["mappa[test]", *package_kind.tests],
         "tool_name": snake,
         "variable": f"{snake.upper()}_API_KEY",
     }

@@ -15,7 +15,7 @@ from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console
 from mappa.config.compose import build_options
 from mappa.config.yaml_io import parse_overrides
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa_core import Coach, ConfigError
 from mappa_core.calls.spend_ledger import Ledger
@@ -72,28 +72,6 @@ def recorded_judges(registry: Registry, file: Path) -> list[CoachChoice]:
         options = replace(build_options(registry, "coaches", RECORDED, tree, "judge"), judge=judge or None)
         choices.append(CoachChoice(name=judge or file.name, offer=RECORDED, options=options))
     return choices
-
-
-def choose_members(
-    registry: Registry, coaches: Sequence[str], settings: Sequence[str], judges: Path | None, only: Sequence[str]
-) -> list[CoachChoice]:
-    """The coaches of `--coach` and the recorded `judges` of a file, or `only` those of these names.
-
-    Raises:
-        ConfigError: a name of `only` is nobody's, or fewer than two are left. What `parse_coaches` and
-            `recorded_judges` raise.
-    """
-    chosen = parse_coaches(registry, coaches, settings)
-    if judges is not None:
-        chosen += recorded_judges(registry, judges)
-    names = [choice.name for choice in chosen]
-    for name in only:
-        if name not in names:
-            raise ConfigError(f"--only {name}: no member is named so.{did_you_mean(name, names)}")
-    chosen = [choice for choice in chosen if not only or choice.name in only]
-    if len(chosen) < 2:
-        raise ConfigError(f"a jury has at least two members, here is {', '.join(names)}")
-    return chosen
 
 
 def calibrated_jury(registry: Registry, file: Path) -> CoachChoice:

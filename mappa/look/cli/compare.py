@@ -12,10 +12,8 @@ import click
 from rich.table import Table
 
 from mappa.cli.console import Console, Name, echo
-from mappa.cli.options import load_registry
 from mappa.cli.progress import columns_table
 from mappa_core import ConfigError
-from mappa_core.plugins import Registry
 
 if TYPE_CHECKING:
     from mappa.look.compare import Comparison, PairComparison
@@ -63,9 +61,8 @@ def command(
 
     if bool(runs) == bool(arms) or (arms and by):
         raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
-    registry = load_registry()
-    results = [_read_run(run, root, registry) for run in runs]
-    groups = _read_arms(arms, root, registry) if arms else group_by_arm(results, by)
+    results = [_read_run(run, root) for run in runs]
+    groups = _read_arms(arms, root) if arms else group_by_arm(results, by)
     if len(groups) < 2:
         raise ConfigError(
             "there is but one setting to compare: the runs differ in nothing but their seeds. Name groups of them by "
@@ -78,21 +75,21 @@ def command(
         show_comparison(Console(), compared, comparison_notes(compared))
 
 
-def _read_arms(arms: Sequence[str], root: Path, registry: Registry) -> dict[str, list[RunResult]]:
+def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
     groups: dict[str, list[RunResult]] = {}
     for word in arms:
         name, equals, run = word.partition("=")
         if not (name and equals and run):
             raise ConfigError(f"--arm {word}: write NAME=RUN, for example --arm new=runs/second")
-        groups.setdefault(name, []).append(_read_run(run, root, registry))
+        groups.setdefault(name, []).append(_read_run(run, root))
     return groups
 
 
-def _read_run(run: str, root: Path, registry: Registry) -> RunResult:
+def _read_run(run: str, root: Path) -> RunResult:
     from mappa.look.run_results import read_result
 
     folder = Path(run)
-    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run, registry)
+    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)
 
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from mappa_core import RunError
 
 if TYPE_CHECKING:
     from mappa.look.view.drift import DriftHistory, GapHistory
-    from mappa.runs import RaisedWarning, RunReader
+    from mappa.runs import RunReader
+    from mappa.runs.rows import RaisedWarning
     from mappa.store.summary import Summary
     from mappa_core.records import Interval
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import MappaError, Scene, Verdict
 from mappa_core.calls.spend_ledger import Ledger
 

@@ -16,8 +16,8 @@ import numpy as np
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa.look.coach_eval.labelled_actions import LabelledAction, LabelledSet
-from mappa.look.coach_eval.metrics import VerdictCounts, count_verdicts
-from mappa.rollout.team import NamedCoach
+from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import NOBODY, Verdict
 
 _TINY = 1e-9
@@ -134,7 +134,7 @@ def compute_blame_metrics(
     tasks, scores, labels = _columns(scored)
     return BlameMetrics(
         name=name,
-        counts=count_verdicts([verdict for given in verdicts for verdict in given]),
+        counts=count_statuses([verdict for given in verdicts for verdict in given]),
         spearman=estimate(spearman(scores, labels), tasks),
         lowest=_pick_rate(lowest),
         blamed=_pick_rate(blamed),

@@ -15,7 +15,7 @@ from mappa.look.coach_eval.metrics import (
     compute_ensemble_metrics,
     score_matrix,
 )
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import Verdict
 
 

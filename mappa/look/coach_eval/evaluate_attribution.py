@@ -16,10 +16,10 @@ from mappa.look.coach_eval.attribution_figures import (
 )
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.labelled_runs import Benchmark, LabelledRun, LabelledRuns
-from mappa.look.coach_eval.metrics import JudgingCost, VerdictCounts, count_verdicts, judging_cost
+from mappa.look.coach_eval.metrics import JudgingCost, VerdictCounts, count_statuses, judging_cost
 from mappa.look.coach_eval.naive_answers import grade_naive_answers
 from mappa.look.coach_eval.published import PublishedFigure, compute_published
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import ConfigError, Usage, Verdict
 from mappa_core.records import Interval
 
@@ -138,7 +138,7 @@ def _compute_metrics(
             [one for repeat in grades for one in repeat],
         ),
         published=() if benchmark is None else compute_published(benchmark, runs, answers[0]),
-        counts=count_verdicts(verdicts),
+        counts=count_statuses(verdicts),
         effort=judging_cost(verdicts, judge.coach.providers),
         usage=sum(usages[1:], usages[0]) if usages else None,
         same=share_same(runs, answers),

@@ -25,6 +25,7 @@ from mappa_core.plugins import Registry
 from mappa_core.records import Label
 
 Benchmark = Literal["who-and-when", "agent-process-bench"]
+"""Public sets of labelled runs that can be read."""
 NO_LABEL = "without a label"
 NO_ACTION = "without an action"
 _SEED = 0

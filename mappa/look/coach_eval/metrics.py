@@ -184,7 +184,7 @@ def compute_coach_metrics(
         },
         noise=_noise(scores, actions) if len(scores) > 1 else None,
         effects=rows.effects(),
-        counts=count_verdicts([verdict for repeat in verdicts for verdict in repeat]),
+        counts=count_statuses([verdict for repeat in verdicts for verdict in repeat]),
         effort=judging_cost([verdict for repeat in verdicts for verdict in repeat], providers),
     )
 
@@ -279,7 +279,7 @@ def _noise(scores: Float64, actions: LabelledColumns) -> RepeatNoise:
     )
 
 
-def count_verdicts(verdicts: Sequence[Verdict]) -> VerdictCounts:
+def count_statuses(verdicts: Sequence[Verdict]) -> VerdictCounts:
     """Count verdicts by status and reason."""
     status = Counter(verdict.status for verdict in verdicts)
     missing = [_missing_reason(verdict) for verdict in verdicts if verdict.score is None]

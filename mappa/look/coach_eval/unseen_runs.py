@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mappa.look.coach_eval.labelled_runs import LabelledRuns
-from mappa.rollout.team import NamedCoach
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core import ConfigError
 
 SEEN = "with a question that a coach was fitted on"

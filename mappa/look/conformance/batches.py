@@ -20,8 +20,9 @@ from mappa.look.conformance.decision_process import (
     possible_trajectories,
 )
 from mappa.look.conformance.exact_gradient import exact_values, reference_logprobs
-from mappa_core import Completion, Estimator, Experience, Message, Shaper, Step, Task, Trajectory, Verdict, VersionSpan
-from mappa_core.engine import ExperienceBuilder
+from mappa_core import Completion, Estimator, Experience, Message, Shaper, Step, Task, Trajectory, Verdict
+from mappa_core.credit.build_experience import ExperienceBuilder
+from mappa_core.records import VersionSpan
 
 Denominator = Literal["trajectories", "tokens", "rows"]
 METRIC = "solved"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from mappa.look.view.trajectory_search import TrajectoryFilter, TrajectorySearch
-from mappa.runs import RunReader, VerdictRow
+from mappa.runs import RunReader
+from mappa.runs.rows import VerdictRow
 from mappa_core import Trajectory
 
 MAX_HIGHLIGHTS = 5
@@ -93,18 +94,14 @@ def _rank_by(judged: Sequence[_ScoredTrajectory], key: Callable[[_ScoredTrajecto
 
 
 def _disagreeing(reader: RunReader) -> list[str]:
-    """Trajectories whose verdicts have disagreeing members; none in a run without a search index."""
+    """Trajectories whose verdicts have disagreeing members."""
     search = TrajectorySearch(reader)
-    if not search.is_available:
-        return []
     rows = search.find(TrajectoryFilter(disagreement=MIN_DISAGREEMENT), limit=200)
     return [one.row.id for one in sorted(rows, key=lambda one: (-(one.facets.disagreement or 0.0), one.row.id))]
 
 
 def _unfinished(reader: RunReader) -> list[str]:
     search = TrajectorySearch(reader)
-    if not search.is_available:
-        return []
     kinds = search.load_choices().failure
     rows = [row for kind in kinds for row in search.find(TrajectoryFilter(failure=kind), limit=1)]
     return [one.row.id for one in sorted(rows, key=lambda one: -one.number)]

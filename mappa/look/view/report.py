@@ -29,7 +29,8 @@ from mappa.look.view.metric_points import (
 )
 from mappa.look.view.prompt_histories import PromptHistory, build_prompt_histories
 from mappa.look.view.provenance import Provenance, read_provenance
-from mappa.runs import EvaluationRow, RaisedWarning, RunReader, VerdictRow
+from mappa.runs import RunReader
+from mappa.runs.rows import EvaluationRow, RaisedWarning, VerdictRow
 from mappa.store.agent_columns import AGENT_COLUMNS
 from mappa.store.iteration_report import IterationReport
 from mappa.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary

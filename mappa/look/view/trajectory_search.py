@@ -1,18 +1,20 @@
 """Trajectory search: filters by facets and words, with keyset pagination instead of offsets.
 
-The cost depends on the page size and on how many trajectories a filter leaves, not on the length of the run. The tables
-`facets` and `texts` are filled by the writer of the run (docs/reference/store.md).
+Once the run's index is made, the cost depends on the page size and on how many trajectories a filter leaves, not on the
+length of the run.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mappa.look.view.search_index import open_index
 from mappa.runs import RunReader, TrajectoryRow
-from mappa.store.search_index import MAX_ENDINGS
+from mappa.store.schema import DATABASE_NAME
 from mappa_core import RunError
 
 Column = Literal["task", "said", "printed", "judged"]
@@ -58,7 +60,7 @@ class FilterChoices:
     failure: tuple[str, ...] = ()
     breach: tuple[str, ...] = ()
     words: bool = True
-    """Whether the run has an index of words."""
+    """Whether words can be searched for: SQLite has FTS5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +85,12 @@ class FoundTrajectory:
 
 
 class TrajectorySearch:
-    """Searches the trajectories of one run. All methods but `is_available` raise RunError for a run that was recorded
-    without an index, by an early version of Mappa."""
+    """Searches the trajectories of one run. Raises RunError for a damaged run."""
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the run was recorded with an index."""
-        return self._has_table("facets")
+        ((run,),) = reader.query("SELECT value FROM meta WHERE name = 'run'")
+        self._index = open_index((reader.folder / DATABASE_NAME).absolute(), run)
 
     def find(
         self,
@@ -104,9 +102,11 @@ class TrajectorySearch:
     ) -> list[FoundTrajectory]:
         """One page of matching trajectories older than number `before`, the newest first; with `after` those next newer
         than that number, the oldest of them first."""
+        found = self._find(trajectory_filter, before=before, after=after, limit=limit)
+        facets = self._load_facets([number for number, _ in found])
         return [
-            FoundTrajectory(number=number, row=self._reader.row(identity), facets=self._load_facets(number))
-            for number, identity in self._find(trajectory_filter, before=before, after=after, limit=limit)
+            FoundTrajectory(number=number, row=self._reader.row(identity), facets=facets[number])
+            for number, identity in found
         ]
 
     def count(self, trajectory_filter: TrajectoryFilter, *, after: int, limit: int) -> int:
@@ -115,45 +115,34 @@ class TrajectorySearch:
 
     def load_choices(self) -> FilterChoices:
         """Load the values to choose from in a filter."""
-        self._require_index()
         facets = {name: self._facet_values(name) for name in ("stratum", "agent", "blame", "failure", "breach")}
-        return FilterChoices(**facets, outcome=self._outcome_names(), words=self._has_table("texts"))
+        return FilterChoices(**facets, outcome=self._outcome_names(), words=self._index.has_words)
 
     def _find(
         self, trajectory_filter: TrajectoryFilter, *, before: int | None, after: int | None, limit: int
     ) -> list[tuple[int, str]]:
         """Numbers and ids of the matching trajectories, in the order of `find`; both bounds are exclusive."""
-        self._require_index()
         clauses, values = self._clauses(trajectory_filter)
         words = trajectory_filter.words
         matched = "" if words is None else to_fts_query(words, trajectory_filter.column)
+        if matched and not self._index.has_words:
+            raise RunError("words cannot be searched for: the SQLite of this Python was built without FTS5")
         place, down = (after, False) if after is not None else (before, True)
         if place is not None:
-            clauses.append("t.rowid < ?" if down else "t.rowid > ?")
+            clauses.append("t.number < ?" if down else "t.number > ?")
             values.append(place)
-        order, source = f"ORDER BY t.rowid {'DESC' if down else 'ASC'}", "trajectories t"
+        order, source = f"ORDER BY t.number {'DESC' if down else 'ASC'}", "trajectories t"
         if matched:
-            source = f"texts CROSS JOIN trajectories t ON t.rowid = texts.rowid / {MAX_ENDINGS}"
+            source = "texts CROSS JOIN trajectories t ON t.number = texts.rowid"
             clauses.append("texts MATCH ?")
             values.append(matched)
             order = f"ORDER BY texts.rowid {'DESC' if down else 'ASC'}"
             if place is not None:
-                clauses.append("texts.rowid < ?" if down else "texts.rowid >= ?")
-                values.append(place * MAX_ENDINGS if down else (place + 1) * MAX_ENDINGS)
+                clauses.append("texts.rowid < ?" if down else "texts.rowid > ?")
+                values.append(place)
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
-        rows = self._reader.query(f"SELECT t.rowid, t.id FROM {source} {where} {order} LIMIT ?", *values, limit)
-        found = list(dict.fromkeys((number, identity) for number, identity in rows))
-        if len(found) == len(rows) or len(rows) < limit:
-            return found
-        # A trajectory that ended twice matches twice.
-        last = found[-1][0]
-        rest = self._find(
-            trajectory_filter,
-            before=last if down else None,
-            after=None if down else last,
-            limit=limit - len(found),
-        )
-        return found + rest
+        query = f"SELECT t.number, t.id FROM {source} {where} {order} LIMIT ?"
+        return self._index.query(query, *values, limit, words=bool(matched))
 
     def _clauses(self, trajectory_filter: TrajectoryFilter) -> tuple[list[str], list[Any]]:
         clauses = ["t.split IN ('train', 'eval')" if trajectory_filter.split is None else "t.split = ?"]
@@ -164,26 +153,26 @@ class TrajectorySearch:
         for name in ("stratum", "agent", "blame", "failure", "breach", "verdict"):
             value = getattr(trajectory_filter, name)
             if value is not None:
-                clauses.append("t.rowid IN (SELECT trajectory FROM facets WHERE name = ? AND value = ?)")
+                clauses.append("t.number IN (SELECT trajectory FROM facets WHERE name = ? AND value = ?)")
                 values += [name, value]
         if trajectory_filter.outcome is not None:
             name, full = trajectory_filter.outcome
             sign = ">=" if full else "<"
-            clauses.append(f"t.rowid IN (SELECT trajectory FROM facets WHERE name = ? AND value {sign} 1.0)")
+            clauses.append(f"t.number IN (SELECT trajectory FROM facets WHERE name = ? AND value {sign} 1.0)")
             values.append(f"outcome/{name}")
         if trajectory_filter.disagreement is not None:
-            clauses.append("t.rowid IN (SELECT trajectory FROM facets WHERE name = 'disagreement' AND value >= ?)")
+            clauses.append("t.number IN (SELECT trajectory FROM facets WHERE name = 'disagreement' AND value >= ?)")
             values.append(trajectory_filter.disagreement)
         if trajectory_filter.score is not None:
             agent = trajectory_filter.agent
             named = "name > 'score/' AND name < 'score0'" if agent is None else "name = ?"
-            clauses.append(f"t.rowid IN (SELECT trajectory FROM facets WHERE {named} AND value BETWEEN ? AND ?)")
+            clauses.append(f"t.number IN (SELECT trajectory FROM facets WHERE {named} AND value BETWEEN ? AND ?)")
             values += [*([] if agent is None else [f"score/{agent}"]), *trajectory_filter.score]
         return clauses, values
 
     def _facet_values(self, name: str) -> tuple[str, ...]:
         """Distinct values of a facet, sorted, found by index lookups instead of a scan."""
-        rows = self._reader.query(
+        rows = self._index.query(
             "WITH RECURSIVE found (value) AS ("
             "SELECT min(value) FROM facets WHERE name = ?1 UNION ALL "
             "SELECT (SELECT min(value) FROM facets WHERE name = ?1 AND value > found.value) FROM found "
@@ -194,7 +183,7 @@ class TrajectorySearch:
         return tuple(value for (value,) in rows)
 
     def _outcome_names(self) -> tuple[str, ...]:
-        rows = self._reader.query(
+        rows = self._index.query(
             "WITH RECURSIVE found (name) AS ("
             "SELECT min(name) FROM facets WHERE name > 'outcome/' AND name < 'outcome0' UNION ALL "
             "SELECT (SELECT min(name) FROM facets WHERE name > found.name AND name < 'outcome0') FROM found "
@@ -203,21 +192,15 @@ class TrajectorySearch:
         )
         return tuple(name.removeprefix("outcome/") for (name,) in rows)
 
-    def _load_facets(self, number: int) -> TrajectoryFacets:
-        facets: dict[str, list[Any]] = {}
-        for name, value in self._reader.query("SELECT name, value FROM facets WHERE trajectory = ?", number):
-            facets.setdefault(name, []).append(value)
+    def _load_facets(self, numbers: Sequence[int]) -> dict[int, TrajectoryFacets]:
+        query = "SELECT trajectory, name, value FROM facets WHERE trajectory IN (SELECT value FROM json_each(?))"
+        facets: dict[int, dict[str, list[Any]]] = {number: {} for number in numbers}
+        for number, name, value in self._index.query(query, json.dumps(numbers)):
+            facets[number].setdefault(name, []).append(value)
         try:
-            return _parse_facets(facets)
+            return {number: _parse_facets(own) for number, own in facets.items()}
         except (TypeError, AttributeError) as error:
-            raise RunError(f"{self._reader.folder / 'run.db'}: it is damaged: {error}") from error
-
-    def _require_index(self) -> None:
-        if not self.is_available:
-            raise RunError(f"{self._reader.folder} was recorded by a version of Mappa that kept no index to find by")
-
-    def _has_table(self, name: str) -> bool:
-        return bool(self._reader.query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", name))
+            raise RunError(f"{self._reader.folder / DATABASE_NAME}: it is damaged: {error}") from error
 
 
 def to_fts_query(words: str, column: Column | None = None) -> str:

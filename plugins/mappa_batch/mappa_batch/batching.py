@@ -39,8 +39,10 @@ REPORTED_SHARE = 0.1
 def gather_calls(name: str, wire: BatchWire, options: Any, declared: type) -> BatchingTransport:
     """Gather the calls to `wire` in batches by `options.batch_api`. `name` is that of the offer; `declared` are the
     options of the transport, without those that core adds: all that affect a reply tell its questions from others."""
-    names = [one.name for one in fields(declared) if one.name != "batch_api" and not one.name.endswith("_env")]
-    settings = json.dumps([name, *((one, getattr(options, one)) for one in names)], default=str)
+    names = [
+        option.name for option in fields(declared) if option.name != "batch_api" and not option.name.endswith("_env")
+    ]
+    settings = json.dumps([name, *((option, getattr(options, option)) for option in names)], default=str)
     return BatchingTransport(wire, options.batch_api, name=name, settings=settings)
 
 
@@ -118,6 +120,7 @@ class BatchingTransport(BatchTransport):
     def _question(self, request: Request) -> str:
         """Return a hash of all that affects the reply."""
         asked = asdict(request)
+        # An address stands for the messages without the marks of their fences, which are new in every call.
         for name in ("cache_key", "timeout_s", *(["messages"] if request.address is not None else [])):
             del asked[name]
         return hashlib.sha256(json.dumps([self._settings, asked], sort_keys=True).encode()).hexdigest()
@@ -177,6 +180,8 @@ class BatchingTransport(BatchTransport):
         while self._gathered and len(calls) < most:
             call = self._gathered[0]
             left -= len(json.dumps(asdict(call.request)))
+            # A call that is larger than a batch goes alone, for the provider to refuse. Reserved last, so that a call
+            # that has to wait for the next batch holds nothing yet.
             if (calls and left < 0) or not self._record.budget.reserve(call.highest_usd):
                 break
             calls.append(self._gathered.popleft())
@@ -185,7 +190,10 @@ class BatchingTransport(BatchTransport):
     def _refuse_gathered(self) -> None:
         """Fail calls that the cap has no room for while nothing is under way that could leave some."""
         free = max(0.0, self._record.budget.free)
-        why = f"coach.spend_usd leaves ${free:.4f}, and one call in a batch can cost ${{:.4f}}"
+        why = (
+            f"coach.spend_usd leaves ${free:.4f}, and one call in a batch can cost ${{:.4f}}: raise it, or lower the "
+            "coach's max_tokens"
+        )
         while self._gathered:
             call = self._gathered.popleft()
             _fail([call], CallError("spend", why.format(call.highest_usd)))
@@ -266,8 +274,10 @@ class BatchingTransport(BatchTransport):
                 return None
             raise
         return {
-            number: results[one] if one in results else CallError(state.unanswered, f"batch {name}: {state.reason}")
-            for number, one in enumerate(batch.call_ids)
+            number: results[call_id]
+            if call_id in results
+            else CallError(state.unanswered, f"batch {name}: {state.reason}")
+            for number, call_id in enumerate(batch.call_ids)
         }
 
     async def _ended(self, batch: RecordedBatch, name: str, *, taken_up: bool) -> BatchState:
@@ -307,10 +317,10 @@ class BatchingTransport(BatchTransport):
     def _hand_out(self, batch: int, outcomes: Mapping[int, Outcome]) -> None:
         """Give every caller what became of its call, once that is recorded."""
         given = self._take_waiting(batch)
-        replies = {number: one for number, one in outcomes.items() if isinstance(one, Reply)}
+        replies = {number: outcome for number, outcome in outcomes.items() if isinstance(outcome, Reply)}
         failed = [(batch, number) for number in outcomes if number not in replies]
         answered = [(batch, number) for number in given if number in replies]
-        self._unasked[batch] = {number: one for number, one in replies.items() if number not in given}
+        self._unasked[batch] = {number: reply for number, reply in replies.items() if number not in given}
         self._record.settle(handed_out=answered, failed=failed)
         for number, call in given.items():
             outcome = outcomes[number]

@@ -46,5 +46,6 @@ class Budget:
     def release(self, usd: float, *, paid: float = 0.0) -> None:
         """End the hold of `usd` on a call that cost `paid`."""
         self.calls -= 1
+        # Exactly 0 with the last call: floats that are subtracted in another order than they were added leave a rest.
         self._held = self._held - usd if self.calls else 0.0
         self._handed_out += paid

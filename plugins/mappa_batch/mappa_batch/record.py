@@ -22,7 +22,7 @@ LONGEST_KEPT_S = 30 * 86_400.0
 """After so many seconds no provider has the results of a batch any more."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS batches (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: this process remembers places of forgotten batches
     token TEXT NOT NULL,   -- ours, in the batch
     name TEXT,             -- the provider's; NULL until it has answered
     begun REAL NOT NULL,   -- Unix time, before it was submitted
@@ -121,7 +121,7 @@ class BatchRecord:
         """Claim a call of this question that an earlier process made, one without a known reply first; None if there
         is none."""
         query = "SELECT batch, number FROM calls WHERE question = ? ORDER BY handed_out, batch, number"
-        place = next((one for one in self._execute(query, question).fetchall() if one not in self._claimed), None)
+        place = next((row for row in self._execute(query, question).fetchall() if row not in self._claimed), None)
         if place is not None:
             self._claimed.add(place)
         return place
@@ -178,9 +178,10 @@ def _storage_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, OSError) as error:
+        # Extended codes have the primary one in their lowest byte.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             raise RunError(
                 f"{path} is in use by another process, whose batches it records: wait for it, or give this one another "
                 "folder (coach.cassette.path, beside which it lies, or --cassette)"
             ) from error
-        raise RunError(f"{path}, the record of batches: {error}") from error
+        raise RunError(f"{path}, the record of batches, cannot be read or written: {error}") from error

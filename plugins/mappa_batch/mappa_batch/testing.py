@@ -88,7 +88,7 @@ class BatchServer:
             self.refuse -= 1
             return web.json_response({"error": {"message": "not now", "code": self.refusal}}, status=self.refusal)
         number = len(self.batches)
-        fates = {one: self.fates(number, place) for place, one in enumerate(calls)}
+        fates = {call_id: self.fates(number, place) for place, call_id in enumerate(calls)}
         batch = Batch(
             self.name_of(number), calls, fates, label=label, polls_left=self.polls, status=self.status(number)
         )
@@ -102,14 +102,18 @@ class BatchServer:
         return f"batch_{number}"
 
     def batch(self, name: str, *, poll: bool = False) -> Batch | None:
-        found = next((one for one in self.batches if one.name == name), None)
+        found = next((batch for batch in self.batches if batch.name == name), None)
         if found is not None and poll and not self.held:
             found.polls_left -= 1
         return found
 
     def shuffle(self, batch: Batch) -> list[tuple[str, Any, Fate]]:
         """Calls of a batch with their fates, in another order; those without a result are left out."""
-        found = [(one, body, batch.fates[one]) for one, body in batch.calls.items() if batch.fates[one] != "missing"]
+        found = [
+            (call_id, body, batch.fates[call_id])
+            for call_id, body in batch.calls.items()
+            if batch.fates[call_id] != "missing"
+        ]
         self._random.shuffle(found)
         return found
 
@@ -120,7 +124,7 @@ def not_found() -> web.Response:
 
 def counts_of(batch: Batch) -> dict[Fate, int]:
     fates: list[Fate] = list(batch.fates.values())
-    return {one: fates.count(one) if batch.ended else 0 for one in ("answered", "errored", "expired", "cancelled")}
+    return {fate: fates.count(fate) if batch.ended else 0 for fate in ("answered", "errored", "expired", "cancelled")}
 
 
 class OpenAIServer(BatchServer):
@@ -148,12 +152,14 @@ class OpenAIServer(BatchServer):
             case "GET", ["batches"]:
                 newest = self.batches[::-1]
                 start = (
-                    [one.name for one in newest].index(request.query["after"]) + 1 if "after" in request.query else 0
+                    [batch.name for batch in newest].index(request.query["after"]) + 1
+                    if "after" in request.query
+                    else 0
                 )
                 page = newest[start : start + 2]
                 more = start + 2 < len(newest)
                 return web.json_response(
-                    {"object": "list", "data": [self._show(one) for one in page], "has_more": more}
+                    {"object": "list", "data": [self._show(batch) for batch in page], "has_more": more}
                 )
             case "GET", ["batches", name]:
                 batch = self.batch(name, poll=True)
@@ -191,8 +197,8 @@ class OpenAIServer(BatchServer):
         name, kind = file.split(".")
         batch = self.batch(name)
         assert batch is not None
-        wanted = [one for one in self.shuffle(batch) if (one[2] == "answered") == (kind == "out")]
-        return "".join(json.dumps(self._line(one, body, fate)) + "\n" for one, body, fate in wanted)
+        wanted = [call for call in self.shuffle(batch) if (call[2] == "answered") == (kind == "out")]
+        return "".join(json.dumps(self._line(call_id, body, fate)) + "\n" for call_id, body, fate in wanted)
 
     def _line(self, custom_id: str, body: Any, fate: Fate) -> dict[str, Any]:
         response: Any = None
@@ -234,7 +240,7 @@ class AnthropicServer(BatchServer):
                 accepted = self.accept(calls)
                 return accepted if isinstance(accepted, web.Response) else web.json_response(self._show(accepted))
             case "GET", []:
-                newest = [self._show(one) for one in self.batches[::-1]]
+                newest = [self._show(batch) for batch in self.batches[::-1]]
                 return web.json_response({"data": newest, "has_more": False, "first_id": None, "last_id": None})
             case "GET", [name]:
                 batch = self.batch(name, poll=True)
@@ -242,7 +248,7 @@ class AnthropicServer(BatchServer):
             case "GET", [name, "results"]:
                 batch = self.batch(name)
                 assert batch is not None
-                lines = (self._line(one, body, fate) for one, body, fate in self.shuffle(batch))
+                lines = (self._line(call_id, body, fate) for call_id, body, fate in self.shuffle(batch))
                 text = "".join(json.dumps(line) + "\n" for line in lines)
                 return web.Response(text=text, content_type="application/x-jsonl")
         return not_found()
@@ -299,7 +305,7 @@ class GeminiServer(BatchServer):
             case "GET", ["batches"]:
                 start = int(request.query.get("pageToken") or 0)
                 newest = self.batches[::-1]
-                page: dict[str, Any] = {"operations": [self._show(one) for one in newest[start : start + 2]]}
+                page: dict[str, Any] = {"operations": [self._show(batch) for batch in newest[start : start + 2]]}
                 if start + 2 < len(newest):
                     page["nextPageToken"] = str(start + 2)
                 return web.json_response(page)
@@ -323,7 +329,7 @@ class GeminiServer(BatchServer):
         if batch.ended and word == "FAILED":
             shown["error"] = {"code": 8, "message": "Quota of batches is used up"}
         elif batch.ended:
-            results = [self._result(one, body, fate) for one, body, fate in self.shuffle(batch)]
+            results = [self._result(call_id, body, fate) for call_id, body, fate in self.shuffle(batch)]
             metadata["output"] = {"inlinedResponses": {"inlinedResponses": results}}
             shown |= {"done": True, "response": metadata["output"]}
         return shown

@@ -43,13 +43,13 @@ class Provider:
         self.outcomes: list[dict[str, Outcome]] = []
 
     async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
-        self.batches.append([one.messages[-1].content for one in requests.values()])
+        self.batches.append([request.messages[-1].content for request in requests.values()])
         self.submitted_at.append(asyncio.get_running_loop().time())
         found: dict[str, Outcome] = {}
-        for one, request in requests.items():
+        for call_id, request in requests.items():
             question = request.messages[-1].content
             self.asked[question] += 1
-            found[one] = self.outcome(question, self.asked[question])
+            found[call_id] = self.outcome(question, self.asked[question])
         self.outcomes.append(found)
         return str(len(self.batches) - 1)
 
@@ -105,7 +105,7 @@ async def outcome(call: Coroutine[Any, Any, Reply]) -> str:
 
 
 async def ask_all(transport: Any, questions: Sequence[str]) -> list[str]:
-    return list(await asyncio.gather(*(outcome(transport.complete(ask(one))) for one in questions)))
+    return list(await asyncio.gather(*(outcome(transport.complete(ask(question))) for question in questions)))
 
 
 # Gathering
@@ -121,7 +121,7 @@ def test_calls_that_follow_each_other_share_a_batch_and_a_pause_ends_it(travel: 
     async def main() -> list[str]:
         transport = batching(provider, tmp_path, quiet_s=20.0)
         waits = {"a": 0.0, "b": 19.0, "c": 38.0, "d": 58.5}
-        texts = await asyncio.gather(*(later(transport, seconds, one) for one, seconds in waits.items()))
+        texts = await asyncio.gather(*(later(transport, seconds, question) for question, seconds in waits.items()))
         await transport.close()
         return texts
 
@@ -158,7 +158,7 @@ def test_no_batch_is_larger_than_the_provider_takes_unless_one_call_is(travel: T
     provider = Provider(max_bytes=3000)
     questions = ["x" * 1000, "y" * 1000, "z" * 5000, "a" * 10, "b" * 10]
     travel(ask_and_close(provider, tmp_path, questions))
-    assert [[one[0] for one in batch] for batch in provider.batches] == [["x", "y"], ["z"], ["a", "b"]]
+    assert [[call[0] for call in batch] for batch in provider.batches] == [["x", "y"], ["z"], ["a", "b"]]
 
 
 async def ask_and_close(provider: Provider, folder: Path, questions: Sequence[str], **options: Any) -> list[str]:
@@ -217,7 +217,7 @@ def test_a_caller_that_goes_away_leaves_its_reply_to_the_next_process(travel: Tr
 
     async def leave() -> None:
         transport = batching(provider, tmp_path)
-        calls = [asyncio.create_task(transport.complete(ask(one))) for one in ("a", "b", "b")]
+        calls = [asyncio.create_task(transport.complete(ask(question))) for question in ("a", "b", "b")]
         await asyncio.sleep(HOUR)
         for call in calls:
             call.cancel()
@@ -292,7 +292,7 @@ def test_a_question_is_the_same_whatever_the_marks_of_its_fences(travel: Travel,
     async def come_back() -> list[str]:
         transport = batching(provider, tmp_path)
         requests = [ask("mark 2", address="x"), ask("mark 2", address="y"), ask("mark 2", address="x", seed=1)]
-        texts = await asyncio.gather(*(outcome(transport.complete(one)) for one in requests))
+        texts = await asyncio.gather(*(outcome(transport.complete(request)) for request in requests))
         await transport.close()
         return texts
 
@@ -322,11 +322,11 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
     coach, policy = Provider(), Provider()
 
     async def main() -> list[list[str]]:
-        one = batching(coach, tmp_path)
+        transport = batching(coach, tmp_path)
         other = BatchingTransport(policy, BatchOptions(), name="memory", settings="other")
         other.open_batches(tmp_path, lambda: None, None)
-        texts = await asyncio.gather(ask_all(one, ["a", "b"]), ask_all(other, ["b"]))
-        await one.close()
+        texts = await asyncio.gather(ask_all(transport, ["a", "b"]), ask_all(other, ["b"]))
+        await transport.close()
         assert (tmp_path / RECORD_NAME).exists()
         await other.close()
         return list(texts)
@@ -363,7 +363,7 @@ def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Pat
     assert "spend" not in texts[:8]
 
 
-def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(travel: Travel, tmp_path: Path) -> None:
+def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(travel: Travel, tmp_path: Path) -> None:
     """A call may cost 1 + 999 tokens, a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and
     cost 0.22; of 2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
     provider = Provider()
@@ -425,7 +425,7 @@ def test_a_budget_by_hand() -> None:
 # Faults
 
 
-def test_an_outage_while_a_batch_is_awaited_is_sat_out(travel: Travel, tmp_path: Path) -> None:
+def test_an_outage_while_a_batch_is_awaited_is_waited_for(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
     polls, down = provider.poll, 30 * 60.0
 
@@ -452,7 +452,7 @@ def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(trav
     assert len(provider.batches) == 1
 
 
-def test_a_bug_of_a_wire_reaches_whoever_waits(travel: Travel, tmp_path: Path) -> None:
+def test_a_bug_of_a_wire_is_raised_to_the_callers(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
     async def results(name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:

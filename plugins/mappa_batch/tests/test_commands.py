@@ -62,7 +62,7 @@ async def killed(server: OpenAIServer, folder: Path, *words: str) -> None:
     communicating = asyncio.create_task(process.communicate())
     try:
         async with asyncio.timeout(120.0):
-            while len([one for one in server.requests[before:] if one[0] == "GET"]) < 3:
+            while len([request for request in server.requests[before:] if request[0] == "GET"]) < 3:
                 assert process.returncode is None, (await communicating)[1].decode()
                 await asyncio.sleep(0.05)
     finally:
@@ -80,8 +80,8 @@ def verdicts_of(run: Path, phase: str) -> list[tuple[str, float | None]]:
     """Status and cost of the verdicts of a phase."""
     with RunReader(run) as reader:
         stored = [reader.trajectory(row.id) for row in reader.trajectories]
-    verdicts = [verdict for one in stored for verdict in one.verdicts if verdict.phase == phase]
-    return [(one.status, None if one.usage is None else one.usage.usd) for one in verdicts]
+    verdicts = [verdict for trajectory in stored for verdict in trajectory.verdicts if verdict.phase == phase]
+    return [(verdict.status, None if verdict.usage is None else verdict.usage.usd) for verdict in verdicts]
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def test_a_plan_knows_the_price_of_batches_and_that_training_waits_for_the
         json.loads((await mappa(tmp_path, *words, f"coach.options.batch_api={value}"))[0])
         for value in ("null", "{price_share: 0.25}")
     ]
-    usd = [one["run"]["coach_usd"]["value"] for one in (plain, batched)]
+    usd = [shown["run"]["coach_usd"]["value"] for shown in (plain, batched)]
     assert usd[1] == pytest.approx(0.25 * usd[0])
-    waiting = [[note for note in one["notes"] if "waits for batches" in note] for one in (plain, batched)]
+    waiting = [[note for note in run["notes"] if "waits for batches" in note] for run in (plain, batched)]
     assert waiting == [[], ["coach.options.batch_api: each of 60 iterations waits for batches"]]

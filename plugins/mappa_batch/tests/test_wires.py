@@ -55,9 +55,9 @@ WIRES = {
 
 @pytest.fixture(params=WIRES)
 def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wire:
-    one = WIRES[request.param]
-    monkeypatch.setenv(one.variable, KEY)
-    return one
+    provider = WIRES[request.param]
+    monkeypatch.setenv(provider.variable, KEY)
+    return provider
 
 
 def ask(question: str) -> Request:
@@ -74,7 +74,7 @@ async def complete(transport: BatchTransport, question: str) -> Outcome:
 
 async def complete_all(transport: BatchTransport, questions: list[str], folder: Path) -> list[Outcome]:
     open_in(transport, folder)
-    return await asyncio.gather(*(complete(transport, one) for one in questions))
+    return await asyncio.gather(*(complete(transport, question) for question in questions))
 
 
 def open_in(transport: BatchTransport, folder: Path, left_usd: Callable[[], float | None] = lambda: None) -> None:
@@ -105,7 +105,7 @@ async def main():
     batch_api = BatchOptions(quiet_s=0.05, poll_s=0.02)
     transport = offer.build(offer.options(model="model", base_url=url, batch_api=batch_api, **settings))
     transport.open_batches(pathlib.Path(folder), lambda: None, None)
-    await asyncio.gather(*(transport.complete(ask(one)) for one in questions))
+    await asyncio.gather(*(transport.complete(ask(question)) for question in questions))
 
 asyncio.run(main())
 """
@@ -119,13 +119,18 @@ async def test_every_caller_gets_the_reply_to_its_own_question(wire: Wire, tmp_p
         transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
         await transport.close()
-    assert [one.text for one in outcomes if isinstance(one, Reply)] == [f"reply to {one}" for one in QUESTIONS]
+    assert [outcome.text for outcome in outcomes if isinstance(outcome, Reply)] == [
+        f"reply to {question}" for question in QUESTIONS
+    ]
     usage = Usage(calls=1, prompt_tokens=100, completion_tokens=10)
-    for one in outcomes:
-        assert isinstance(one, Reply)
-        assert one.usage is not None
-        assert (one.usage.prompt_tokens, one.usage.completion_tokens) == (usage.prompt_tokens, usage.completion_tokens)
-        assert json.loads(one.raw)
+    for outcome in outcomes:
+        assert isinstance(outcome, Reply)
+        assert outcome.usage is not None
+        assert (outcome.usage.prompt_tokens, outcome.usage.completion_tokens) == (
+            usage.prompt_tokens,
+            usage.completion_tokens,
+        )
+        assert json.loads(outcome.raw)
     assert len(server.batches) == 1
     assert not list(tmp_path.iterdir()), "a record of which nothing is under way is left"
 
@@ -169,13 +174,17 @@ async def test_a_call_that_failed_is_a_typed_fault_and_may_be_made_again(
         server.fates = lambda batch, call: fate if batch == 0 and call % 2 else "answered"
         transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
-        failed = [one for one, outcome in zip(QUESTIONS, outcomes, strict=True) if isinstance(outcome, CallError)]
+        failed = [
+            question for question, outcome in zip(QUESTIONS, outcomes, strict=True) if isinstance(outcome, CallError)
+        ]
         assert failed == QUESTIONS[1::2]
         kinds = {outcome.kind for outcome in outcomes if isinstance(outcome, CallError)}
         assert kinds <= ({"timeout", "server"} if kind is None else {kind})
-        again = await asyncio.gather(*(complete(transport, one) for one in failed))
+        again = await asyncio.gather(*(complete(transport, question) for question in failed))
         await transport.close()
-    assert [one.text for one in again if isinstance(one, Reply)] == [f"reply to {one}" for one in failed]
+    assert [outcome.text for outcome in again if isinstance(outcome, Reply)] == [
+        f"reply to {question}" for question in failed
+    ]
     assert Counter(server.calls) == Counter(QUESTIONS + failed)
 
 
@@ -185,24 +194,28 @@ async def test_a_call_without_any_result_is_a_fault(wire: Wire, tmp_path: Path) 
         transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
         await transport.close()
-    (fault,) = [one for one in outcomes if isinstance(one, CallError)]
+    (fault,) = [outcome for outcome in outcomes if isinstance(outcome, CallError)]
     assert fault.kind == "garbled"
     assert outcomes.index(fault) == 3
 
 
-async def test_what_a_killed_process_submitted_the_next_one_takes_up(wire: Wire, tmp_path: Path) -> None:
+async def test_the_next_process_takes_up_batches_of_a_killed_one(wire: Wire, tmp_path: Path) -> None:
     """`kill -9` while polling. Nothing is paid twice, and what failed is asked again."""
     async with wire.server(polls=3) as server:
         server.fates = lambda batch, call: "errored" if batch == 0 and call in (1, 5) else "answered"
         await ask_and_be_killed(wire, server, tmp_path)
         second = wire.transport(server)
         outcomes = await complete_all(second, QUESTIONS[::-1], tmp_path)
-        failed = [one for one, outcome in zip(QUESTIONS[::-1], outcomes, strict=True) if isinstance(outcome, CallError)]
+        failed = [
+            question
+            for question, outcome in zip(QUESTIONS[::-1], outcomes, strict=True)
+            if isinstance(outcome, CallError)
+        ]
         assert sorted(failed) == ["question 1", "question 5"]
         assert len(server.batches) == 1
-        again = await asyncio.gather(*(complete(second, one) for one in failed))
+        again = await asyncio.gather(*(complete(second, question) for question in failed))
         await second.close()
-    assert all(isinstance(one, Reply) for one in again)
+    assert all(isinstance(outcome, Reply) for outcome in again)
     assert Counter(server.calls) == Counter(QUESTIONS + failed)
     assert not list(tmp_path.iterdir())
 
@@ -213,7 +226,7 @@ async def ask_and_be_killed(wire: Wire, server: BatchServer, folder: Path) -> No
     arguments = [json.dumps([wire.package, server.url + wire.base, dict(wire.options), str(folder), QUESTIONS])]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", ASKER, *arguments)
     try:
-        await until(lambda: len([one for one in server.requests if one[0] == "GET"]) > 2)
+        await until(lambda: len([request for request in server.requests if request[0] == "GET"]) > 2)
     finally:
         process.kill()
         await process.wait()
@@ -234,14 +247,16 @@ async def test_a_submission_whose_answer_is_lost_is_not_made_twice(
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
         await transport.close()
         if after_restart:
-            assert {one.kind for one in outcomes if isinstance(one, CallError)} == {"connection"}
+            assert {outcome.kind for outcome in outcomes if isinstance(outcome, CallError)} == {"connection"}
             third = wire.transport(server)
             await complete_all(third, ["yet another's"], tmp_path / "third")
             await third.close()
             transport = wire.transport(server)
             outcomes = await complete_all(transport, QUESTIONS, tmp_path)
             await transport.close()
-    assert [one.text for one in outcomes if isinstance(one, Reply)] == [f"reply to {one}" for one in QUESTIONS]
+    assert [outcome.text for outcome in outcomes if isinstance(outcome, Reply)] == [
+        f"reply to {question}" for question in QUESTIONS
+    ]
     assert Counter(server.calls)["question 0"] == 1
 
 
@@ -251,7 +266,7 @@ async def test_an_outage_at_submission_is_waited_for(wire: Wire, tmp_path: Path)
         transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
         await transport.close()
-    assert all(isinstance(one, Reply) for one in outcomes)
+    assert all(isinstance(outcome, Reply) for outcome in outcomes)
     assert len(server.batches) == 1
 
 
@@ -261,7 +276,7 @@ async def test_a_submission_that_is_refused_fails_its_calls_at_once(wire: Wire, 
         transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS, tmp_path)
         await transport.close()
-    assert {one.kind for one in outcomes if isinstance(one, CallError)} == {"key"}
+    assert {outcome.kind for outcome in outcomes if isinstance(outcome, CallError)} == {"key"}
     assert len(outcomes) == len(QUESTIONS)
     assert not server.batches
     assert KEY not in str(outcomes[0])
@@ -274,7 +289,7 @@ async def test_a_batch_that_the_provider_no_longer_has_is_made_again(wire: Wire,
         second = wire.transport(server)
         outcomes = await complete_all(second, QUESTIONS, tmp_path)
         await second.close()
-    assert all(isinstance(one, Reply) for one in outcomes)
+    assert all(isinstance(outcome, Reply) for outcome in outcomes)
     assert len(server.batches) == 1
 
 
@@ -282,11 +297,11 @@ async def test_a_batch_that_the_provider_no_longer_has_is_made_again(wire: Wire,
 async def test_a_batch_that_failed_as_a_whole_says_why(
     provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = WIRES[provider]
-    monkeypatch.setenv(one.variable, KEY)
-    async with one.server() as server:
+    wire = WIRES[provider]
+    monkeypatch.setenv(wire.variable, KEY)
+    async with wire.server() as server:
         server.status = lambda batch: "failed"
-        transport = one.transport(server)
+        transport = wire.transport(server)
         outcomes = await complete_all(transport, QUESTIONS[:2], tmp_path)
         await transport.close()
     expected = {"openai, chat": ("rate_limit", "Enqueued token limit"), "gemini": ("server", "Quota of batches")}

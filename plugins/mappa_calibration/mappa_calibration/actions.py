@@ -66,7 +66,7 @@ def collect_actions(
     names = {name for trajectory in trajectories for name in trajectory.outcome}
     if names and metric not in names:
         raise ConfigError(f"metric: no trajectory has the outcome {metric!r}; there is {', '.join(sorted(names))}")
-    there = {AGENT, LENGTH, *(name for one in trajectories for step in one.steps for name in step.strata)}
+    there = {AGENT, LENGTH, *(name for trajectory in trajectories for step in trajectory.steps for name in step.strata)}
     every = {phase: _collect(trajectories, phase, strata, metric) for phase in get_args(Phase)}
     found = {phase: columns for phase, columns in every.items() if len(columns.points)}
     if found and (unknown := sorted(set(strata) - there)):
@@ -82,7 +82,7 @@ def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[
             verdict = last.get(step.id)
             if verdict is None or verdict.score is None:
                 continue
-            again = next((one for one in verdict.members if one.coach == REFERENCE), None)
+            again = next((member for member in verdict.members if member.coach == REFERENCE), None)
             raw = verdict.score if verdict.raw_score is None else verdict.raw_score
             rows.append((step, raw, again, trajectory))
     prompts: dict[object, int] = {}
@@ -92,7 +92,9 @@ def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[
         points=np.array([raw for _, raw, _, _ in rows]),
         reference=np.array([_score(again) for _, _, again, _ in rows]),
         outcome=np.array([trajectory.outcome.get(metric, math.nan) for *_, trajectory in rows]),
-        prompt=np.array([prompts.setdefault(_prompt(step, one), len(prompts)) for step, *_, one in rows], dtype=int),
+        prompt=np.array(
+            [prompts.setdefault(_prompt(step, trajectory), len(prompts)) for step, *_, trajectory in rows], dtype=int
+        ),
         cluster=np.array([task_cluster(trajectory.task.id) for *_, trajectory in rows], dtype=np.int64),
         tokens=np.array([sampled_tokens(step) for step, *_ in rows]),
         strata={name: np.array([step.strata.get(name) for step, *_ in rows], dtype=object) for name in every},
@@ -112,7 +114,7 @@ def _why_unscored(again: Verdict | None) -> str | None:
 
 
 def _prompt(step: Step, trajectory: Trajectory) -> tuple[object, ...]:
-    return trajectory.task.id, step.agent, tuple((one.role, one.content) for one in step.messages)
+    return trajectory.task.id, step.agent, tuple((message.role, message.content) for message in step.messages)
 
 
 def sampled_tokens(step: Step) -> float:

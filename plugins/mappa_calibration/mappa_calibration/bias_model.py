@@ -76,12 +76,16 @@ class BiasModel:
         """Points by which a score is too high: what is shown of its preferences, clipped to `max_points`. `tokens` are
         those of the action, NaN if unknown."""
         total = 0.0
-        for subject, name in ((EVERYONE, AGENT), *((agent, one) for one in self._options.strata if one != AGENT)):
+        for subject, name in (
+            (EVERYONE, AGENT),
+            *((agent, stratifier) for stratifier in self._options.strata if stratifier != AGENT),
+        ):
             key = (phase, subject, self._options.method(name))
             fit = self._fitted.get(key)
             if fit is None or not self._monitor.is_shown((phase, subject, name)):
                 continue
             if name == LENGTH:
+                # An unknown number of tokens is NaN, which is not above 0, either: as long as the mean.
                 doublings = math.log2(tokens) - self._offsets[key].mean_log_length if tokens > 0 else 0.0
                 total += fit[LENGTH, DOUBLING] * doublings
             else:
@@ -108,14 +112,14 @@ class BiasModel:
 
     def _strata_of(self, agent: str) -> list[str]:
         """Stratifiers by which the actions of an agent, or of everyone, are compared."""
-        return [one for one in self._options.strata if (one == AGENT) == (agent == EVERYONE)]
+        return [stratifier for stratifier in self._options.strata if (stratifier == AGENT) == (agent == EVERYONE)]
 
     def _compare(self, phase: Phase, agent: str, actions: ActionColumns) -> dict[Subject, Comparison]:
         """Compare the actions of an agent by what identifies its stratifiers, and update their offsets."""
         found: dict[Subject, Comparison] = {}
         strata = self._strata_of(agent)
-        for method in sorted({self._options.method(one) for one in strata}):
-            names = [one for one in strata if self._options.method(one) == method]
+        for method in sorted({self._options.method(stratifier) for stratifier in strata}):
+            names = [stratifier for stratifier in strata if self._options.method(stratifier) == method]
             if method == "siblings":
                 comparison = self._compare_siblings(phase, agent, actions, names)
             else:
@@ -145,9 +149,10 @@ class BiasModel:
         where = f"{stratifier} of {agent} ({phase})"
         if (why := self._untold(subject)) is not None:
             return f"untold {where}", f"a preference by {where} cannot be told from merit here: {why}"
-        gaps = [gap for one in self._monitor.contrasts(subject) if (gap := one.gap) is not None]
+        gaps = [gap for contrast in self._monitor.contrasts(subject) if (gap := contrast.gap) is not None]
         if not gaps or min(gap.degrees_of_freedom for gap in gaps) < 2:
             return None
+        # The error of all iterations falls with the root of their number: this is that of one.
         error = max(gap.standard_error for gap in gaps) * math.sqrt(self._iterations)
         few, many = ((Z_SHOWN + Z_POWER) * error / math.sqrt(count) for count in (10, 100))
         unit = "points per doubling" if stratifier == LENGTH else "points"
@@ -160,7 +165,7 @@ class BiasModel:
         """Why nothing identifies a preference here; None if something does, or it is too early to say."""
         phase, agent, stratifier = subject
         contrasts = self._monitor.contrasts(subject)
-        if any(one.treatment == "unequal" for one in contrasts):
+        if any(contrast.treatment == "unequal" for contrast in contrasts):
             return "later agents make more of an equal score in one stratum than in another. A `second` coach can tell"
         if (method := self._options.method(stratifier)) != "siblings":
             why = self._unscored.get((phase, agent))
@@ -177,12 +182,12 @@ class BiasModel:
             if self._iterations < PATIENCE:
                 return None
             return f"its scores have not shown in outcomes within {PATIENCE} iterations"
-        if not any(one.sums[:, 2].any() for one in contrasts):
+        if not any(contrast.sums[:, 2].any() for contrast in contrasts):
             return (
                 f"actions of one prompt do not differ in {stratifier}: what comes before the action decides it. "
                 f"words.{stratifier} or a `second` coach can tell"
             )
-        if self._iterations >= PATIENCE and any(one.treatment == "unknown" for one in contrasts):
+        if self._iterations >= PATIENCE and any(contrast.treatment == "unknown" for contrast in contrasts):
             return (
                 f"after {PATIENCE} iterations outcomes do not show whether later agents treat all strata alike. It "
                 f"takes more of them; words.{stratifier} or a `second` coach can tell sooner"

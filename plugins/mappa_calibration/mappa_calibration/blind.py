@@ -51,7 +51,7 @@ def _replacer(names: Mapping[str, str], words: Sequence[str]) -> Callable[[str],
     """Replaces all at once, long ones first, so that nothing is found in what took the place of something else."""
     found = [(r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", name))), new) for name, new in names.items()]
     found += [(re.escape(word), HIDDEN) for word in words]
-    found.sort(key=lambda one: len(one[0]), reverse=True)
+    found.sort(key=lambda pair: len(pair[0]), reverse=True)
     choices = "|".join(f"({pattern})" for pattern, _ in found)
     compiled = re.compile(rf"(?<!\w)(?:{choices})(?!\w)", re.IGNORECASE)
     return lambda text: compiled.sub(lambda match: found[(match.lastindex or 0) - 1][1], text)
@@ -106,7 +106,7 @@ def _step(step: Step, hide: Disguise) -> Step:
         step,
         agent=hide.name(step.agent),
         policy=hide(step.policy),
-        messages=tuple(_message(one, hide) for one in step.messages),
+        messages=tuple(_message(message, hide) for message in step.messages),
         reply=_message(step.reply, hide),
         completion=replace(step.completion, text=hide(step.completion.text)),
         tools=tuple(map(hide.tool, step.tools)),
@@ -114,9 +114,9 @@ def _step(step: Step, hide: Disguise) -> Step:
             replace(spec, name=hide.tool(spec.name), description=hide(spec.description)) for spec in step.own_tools
         ),
         files=tuple(map(hide.file, step.files)),
-        calls=tuple(_call(one, hide) for one in step.calls),
-        results=tuple(_result(one, hide) for one in step.results),
-        breaches=tuple(_breach(one, hide) for one in step.breaches),
+        calls=tuple(_call(call, hide) for call in step.calls),
+        results=tuple(_result(result, hide) for result in step.results),
+        breaches=tuple(_breach(breach, hide) for breach in step.breaches),
         inspection=None if step.inspection is None else _inspection(step.inspection, hide),
         strata={},
     )
@@ -145,7 +145,7 @@ def _breach(breach: Breach, hide: Disguise) -> Breach:
 
 
 def _inspection(found: Inspection, hide: Disguise) -> Inspection:
-    breaches = tuple(_breach(one, hide) for one in found.breaches)
+    breaches = tuple(_breach(breach, hide) for breach in found.breaches)
     return replace(found, breaches=breaches, findings=tuple(map(hide, found.findings)))
 
 
@@ -155,7 +155,7 @@ def _message(message: Message, hide: Disguise) -> Message:
         content=hide(message.content),
         name=None if message.name is None else hide(message.name),
         reasoning=None if message.reasoning is None else hide(message.reasoning),
-        tool_calls=tuple(_call(one, hide) for one in message.tool_calls),
+        tool_calls=tuple(_call(call, hide) for call in message.tool_calls),
     )
 
 
@@ -163,7 +163,7 @@ def _texts(value: Any, hide: Disguise) -> Any:
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, dict):
-        return {key: _texts(one, hide) for key, one in value.items()}
+        return {key: _texts(inside, hide) for key, inside in value.items()}
     if isinstance(value, list | tuple):
-        return [_texts(one, hide) for one in value]
+        return [_texts(inside, hide) for inside in value]
     return value

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_calibration.actions import CLUSTER_COUNT, LENGTH, ActionColumns, Float64, Int64
-from mappa_calibration.gap_estimate import SlopeEstimate, estimate_slope, sums_from_state, sums_state
+from mappa_calibration.slope_estimate import SlopeEstimate, estimate_slope, sums_from_state, sums_state
 
 MIN_PRICE_Z = 4.0
 """Standard errors that the slope of outcome on score is away from 0 before points are held against outcomes."""
@@ -89,6 +89,7 @@ def merit_within(siblings: ActionColumns, strata: Sequence[str]) -> Float64:
     if not regressors.size:
         return score
     left, singular, _ = np.linalg.svd(regressors, full_matrices=False)
+    # Strata that say the same, or that do not differ within any prompt, have no direction of their own.
     basis = left[:, singular > 1e-9 * np.sqrt(len(score))]
     found: Float64 = score - basis @ (basis.T @ score)
     return found
@@ -105,7 +106,7 @@ def design(actions: ActionColumns, strata: Sequence[str]) -> tuple[list[tuple[st
             columns.append(log_tokens(actions))
             continue
         found = actions.column(stratifier)
-        for stratum in sorted({str(one) for one in found if one is not None}):
+        for stratum in sorted({str(name) for name in found if name is not None}):
             names.append((stratifier, stratum))
             columns.append((found == stratum).astype(np.float64))
     return names, np.column_stack(columns) if columns else np.zeros((len(actions.points), 0))
@@ -148,12 +149,14 @@ class Price:
             sums=decay * self.sums + np.column_stack(new),
             rows=decay * self.rows + max(free, 0),
             again=decay * self.again + len(known),
+            # Less their mean: the second judgement may be stricter throughout, which is no noise.
             squares=decay * self.squares + (float(((known - known.mean()) ** 2).sum()) if len(known) else 0.0),
         )
 
     @property
     def noise(self) -> float:
         """Variance of the coach's own score of one action; 0 if none was judged twice."""
+        # The difference of two scores has twice the variance of one.
         return self.squares / (2 * self.again) if self.again else 0.0
 
     @property
@@ -165,6 +168,7 @@ class Price:
         slope = estimate_slope(products, squares)
         if slope is None or signal <= 0 or slope.value < MIN_PRICE_Z * slope.standard_error:
             return None
+        # Noise of the score flattens the slope by signal / total; the price is the inverse of the slope without it.
         value = signal / total / slope.value
         return replace(slope, value=value, standard_error=value * slope.standard_error / slope.value)
 

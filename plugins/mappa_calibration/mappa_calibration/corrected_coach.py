@@ -63,7 +63,7 @@ class BiasCorrectedCoach(DelegatingCoach):
         shown = scenes if self._second is not None else [blind(scene, words) for scene in scenes]
         coach = self._coach if self._second is None else self._second
         try:
-            given = await coach.review(shown) if review else [await coach.score(one) for one in shown]
+            given = await coach.review(shown) if review else [await coach.score(scene) for scene in shown]
             if len(given) != len(scenes):
                 raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
         except Exception as error:  # noqa: BLE001 - the boundary of coaches
@@ -112,9 +112,9 @@ def _phase(scene: Scene) -> Phase:
 
 def _with_reference(first: Verdict, again: Verdict) -> Verdict:
     """Keep a second judgement among the members of the first, with what both cost; replayed ones cost nothing."""
-    asked = [one for one in (first, again) if one.usage is not None]
-    paid = [one for one in asked if not one.replayed]
-    usages = [one.usage for one in paid or asked if one.usage is not None]
+    asked = [verdict for verdict in (first, again) if verdict.usage is not None]
+    paid = [verdict for verdict in asked if not verdict.replayed]
+    usages = [verdict.usage for verdict in paid or asked if verdict.usage is not None]
     return replace(
         first,
         members=(*first.members, again),

@@ -11,11 +11,13 @@ import numpy as np
 
 from mappa_calibration.actions import LENGTH
 from mappa_calibration.comparison import DOUBLING, Comparison, log_tokens
-from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
+from mappa_calibration.gap_estimate import Contrast
 from mappa_calibration.options import AlarmOptions
 from mappa_calibration.sequential_test import SequentialTest
-from mappa_core.coach import ALARM_KINDS, Alarm, AlarmKind, DriftReport, Gap, Interval, Phase
+from mappa_calibration.slope_estimate import SlopeEstimate
+from mappa_core.coach import Alarm, AlarmKind, DriftReport, Gap, Interval, Phase
 
+ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
 """Chance that a run without gaps (`level`), or with constant gaps (`widening`), ever raises an alarm of that kind."""
 TUNED_EFFECTS = {"level": 1.0, "widening": 1 / 250}  # points, points per iteration
@@ -103,7 +105,7 @@ class DriftMonitor:
         self._assign_alpha(estimates)
         seen = [key for key in estimates if key[:3] in found]
         raised = [pair for pair in product(seen, ALARM_KINDS) if self._update_test(*pair, estimates[pair[0]])]
-        gaps = {key: self._gap(key, one, basis[key[2]]) for key, one in estimates.items()}
+        gaps = {key: self._gap(key, estimate, basis[key[2]]) for key, estimate in estimates.items()}
         return DriftReport(
             gaps=tuple(gaps.values()), alarms=tuple(Alarm(kind=kind, gap=gaps[key]) for key, kind in raised)
         )
@@ -230,13 +232,13 @@ class DriftMonitor:
         self._started, self._late, self._last = state["started"], state["late"], state["last"]
         self._strata = {(phase, agent, name): set(strata) for phase, agent, name, strata in state["strata"]}
         self._states = {
-            tuple(one["key"]): GapState(
-                since=one["since"],
-                contrast=Contrast.from_state(one["contrast"]),
-                tests={kind: SequentialTest.from_state(test) for kind, test in one["tests"].items()},
-                raised=tuple(one["raised"]),
+            tuple(gap["key"]): GapState(
+                since=gap["since"],
+                contrast=Contrast.from_state(gap["contrast"]),
+                tests={kind: SequentialTest.from_state(test) for kind, test in gap["tests"].items()},
+                raised=tuple(gap["raised"]),
             )
-            for one in state["gaps"]
+            for gap in state["gaps"]
         }
 
 

@@ -130,12 +130,12 @@ class Ensemble(DelegatingCoach):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if self._agreement and _AGREEMENT in state:  # Checkpoints of mappa-core 0.1.0 have none.
+        if self._agreement:
             self._agreement.load_state_dict(state[_AGREEMENT])
 
     async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict], combined: Verdict | None) -> Verdict:
         pairs = zip(verdicts, self._members, strict=True)
-        scored = [(one.score, member.weight) for one, member in pairs if one.score is not None]
+        scored = [(verdict.score, member.weight) for verdict, member in pairs if verdict.score is not None]
         if len(scored) < self._at_least:
             return _with_members(self._too_few(verdicts, len(scored)), verdicts)
         scores, weights = zip(*scored, strict=True)
@@ -148,12 +148,12 @@ class Ensemble(DelegatingCoach):
             combined,
             reasoning=f"{combined.reasoning} of {_said(verdicts)}",
             blame=_majority_blame(followed),
-            correction=next((one.correction for one in followed if one.correction is not None), None),
+            correction=next((verdict.correction for verdict in followed if verdict.correction is not None), None),
         )
         return _with_members(verdict, verdicts)
 
     def _too_few(self, verdicts: Sequence[Verdict], count: int) -> Verdict:
-        make = Verdict.abstained if all(one.status == "abstained" for one in verdicts) else Verdict.failed
+        make = Verdict.abstained if all(verdict.status == "abstained" for verdict in verdicts) else Verdict.failed
         return make(f"{count} of {len(verdicts)} members scored, {self._at_least} must: {_said(verdicts)}")
 
     async def _resolve_dispute(self, scene: Scene, verdicts: Sequence[Verdict], spread: float) -> Verdict:
@@ -188,25 +188,31 @@ def combine_scores(scores: Sequence[float], combine: str, weights: Sequence[floa
 
 
 def _majority_blame(verdicts: Sequence[Verdict]) -> str | None:
-    counts = Counter(one.blame for one in verdicts if one.score is not None and one.blame is not None).most_common(2)
+    counts = Counter(
+        verdict.blame for verdict in verdicts if verdict.score is not None and verdict.blame is not None
+    ).most_common(2)
     if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]):
         return None
     return counts[0][0]
 
 
 def _summarize(verdicts: Sequence[Verdict]) -> str:
-    return ", ".join(f"{one.coach} {one.status if one.score is None else f'{one.score:g}'}" for one in verdicts)
+    return ", ".join(
+        f"{verdict.coach} {verdict.status if verdict.score is None else f'{verdict.score:g}'}" for verdict in verdicts
+    )
 
 
 def _said(verdicts: Sequence[Verdict]) -> str:
-    return "\n".join((_summarize(verdicts), *(f"{one.coach}: {one.error or one.reasoning}" for one in verdicts)))
+    return "\n".join(
+        (_summarize(verdicts), *(f"{verdict.coach}: {verdict.error or verdict.reasoning}" for verdict in verdicts))
+    )
 
 
 def _with_members(verdict: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
     """Add the members' verdicts and usage. Replayed members cost nothing; if all were, so was the verdict."""
-    asked = [one for one in verdicts if one.usage is not None]
-    paid = [one for one in asked if not one.replayed]
-    usages = [one.usage for one in paid or asked if one.usage is not None]
+    asked = [verdict for verdict in verdicts if verdict.usage is not None]
+    paid = [verdict for verdict in asked if not verdict.replayed]
+    usages = [verdict.usage for verdict in paid or asked if verdict.usage is not None]
     return replace(
         verdict,
         members=tuple(verdicts),

@@ -35,14 +35,14 @@ class EnsembleOptions:
     def check(self) -> None:
         count = len(self.members)
         if count < 2:
-            raise ConfigError(f"members: names {count} of the at least two coaches that it takes")
+            raise ConfigError(f"members: an ensemble takes at least two coaches, and these are {count}")
         for place, member in enumerate(self.members):
             if member in self.members[:place]:
                 same = f"{self.members.index(member)} and {place} are the same {member.use}, asked the same"
                 raise ConfigError(f"members: {same}: give each a model, a rubric or a seed of its own")
         for combine, key in (("weighted", "weights"), ("calibrated", "calibration")):
             if (self.combine == combine) != bool(getattr(self, key)):
-                raise ConfigError(f"{key}: go with combine={combine}, and it with {key}")
+                raise ConfigError(f"{key}: combine={combine} needs it, and nothing else takes it: set both or neither")
         if self.weights and (len(self.weights) != count or not all(0 < weight < math.inf for weight in self.weights)):
             raise ConfigError(f"weights: must be a number above 0 for each of {count} members, not {self.weights}")
         if not 0 <= self.abstain_below <= 1:

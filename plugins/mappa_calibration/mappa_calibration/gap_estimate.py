@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mappa_calibration.actions import CLUSTER_COUNT, Float64, Int64
+from mappa_calibration.comparison import Comparison
+from mappa_calibration.slope_estimate import TINY, SlopeEstimate, estimate_slope, sums_from_state, sums_state
 
-if TYPE_CHECKING:
-    from mappa_calibration.comparison import Comparison
-
-_CONFIDENCE_LEVEL = 0.95
-_TINY = 1e-9  # Smaller values are rounding errors.
 _COLUMNS = 10
 MAX_UNEQUAL_SLOPES = 2.5
 """Standard errors by which slopes of outcome on score may differ; beyond, later agents treat a stratum otherwise."""
@@ -23,33 +20,6 @@ MAX_SLOPE_ERROR = 0.12
 """Standard error of that difference, as a share of the slopes, above which it is unknown whether they do."""
 
 Treatment = Literal["equal", "unequal", "unknown"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlopeEstimate:
-    """An estimate with its standard error and the degrees of freedom of that error."""
-
-    value: float
-    standard_error: float
-    degrees_of_freedom: float
-
-    @property
-    def information(self) -> float:
-        return self.standard_error**-2
-
-    @property
-    def z(self) -> float:
-        """The normal deviate as probable as value / standard error under Student's distribution."""
-        from scipy.special import ndtri, stdtr
-
-        return float(-ndtri(stdtr(self.degrees_of_freedom, -abs(self.value) / self.standard_error)))
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the 95 % interval."""
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.degrees_of_freedom, (1 + _CONFIDENCE_LEVEL) / 2)) * self.standard_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,8 +43,9 @@ class Contrast:
         """Return the contrast after another iteration; `membership` (n,) is 1 for the actions in the stratum, or any
         number of which the gap is the slope."""
         x, cluster = found.within(membership), found.actions.cluster
+        # Of a stratum its members; of a number, such as the length, the actions above the mean.
         inside, excess = membership > membership.mean(), found.within(found.excess)
-        weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), _TINY))
+        weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), TINY))
         xe = weight * np.bincount(cluster, x * excess, CLUSTER_COUNT)
         xx = weight * np.bincount(cluster, x * x, CLUSTER_COUNT)
         merit = [mask * found.merit * other for mask in (inside, ~inside) for other in (found.outcome, found.merit)]
@@ -122,6 +93,7 @@ class Contrast:
             return None
         xe, xec, xx, xxc, xxcc = self.sums[:, :5].T
         middle = self.clock
+        # Products x (c - m) (e - gap x) and squares (x (c - m))^2, for the mean time m, multiplied out: sums hold no m.
         return estimate_slope(
             xec - middle * xe - gap.value * (xxc - middle * xx), xxcc - 2 * middle * xxc + middle**2 * xx
         )
@@ -132,30 +104,13 @@ class Contrast:
         and outside. References do not go by outcomes, so that it does not matter for them."""
         if not self.sums[:, 5:].any():
             return "equal"
-        one, other = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
-        if one is None or other is None:
+        inside, outside = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
+        if inside is None or outside is None:
             return "unknown"
-        error = math.hypot(one.standard_error, other.standard_error)
-        if abs(one.value - other.value) > MAX_UNEQUAL_SLOPES * error:
+        error = math.hypot(inside.standard_error, outside.standard_error)
+        if abs(inside.value - outside.value) > MAX_UNEQUAL_SLOPES * error:
             return "unequal"
-        return "equal" if error <= MAX_SLOPE_ERROR * abs(one.value + other.value) / 2 else "unknown"
-
-
-def estimate_slope(products: Float64, squares: Float64) -> SlopeEstimate | None:
-    """Estimate a slope from sums by cluster, (C,): sum of `products` over sum of `squares`. None if there is only one
-    cluster. The variance is the sum over clusters of their squared residual products, each divided by one minus its
-    share of the squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and
-    Steigerwald 2017, for homoskedastic errors), minus one."""
-    total = float(squares.sum())
-    if total < _TINY:
-        return None
-    value, share = float(products.sum()) / total, squares / total
-    effective = 1 / float(share @ share)
-    if effective < 1 + _TINY:
-        return None
-    residual = products - value * squares
-    standard_error = math.sqrt((residual**2 / (1 - share)).sum()) / total
-    return SlopeEstimate(value=value, standard_error=max(standard_error, _TINY), degrees_of_freedom=effective - 1)
+        return "equal" if error <= MAX_SLOPE_ERROR * abs(inside.value + outside.value) / 2 else "unknown"
 
 
 def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:
@@ -163,18 +118,6 @@ def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:
     squares = np.bincount(cluster, x * x, CLUSTER_COUNT)
     pairs, place = np.unique(np.column_stack([cluster, group]), axis=0, return_inverse=True)
     sizes = np.bincount(np.unique(group, return_inverse=True)[1])[np.unique(pairs[:, 1], return_inverse=True)[1]]
+    # The mean of a group takes of a cluster's squares the square of its sum in that group, divided by the group's size.
     explained = np.bincount(pairs[:, 0], np.bincount(place.reshape(-1), x) ** 2 / sizes, CLUSTER_COUNT)
-    return np.divide(explained, squares, out=np.zeros(CLUSTER_COUNT), where=squares > _TINY)
-
-
-def sums_state(sums: Float64) -> dict[str, list[float]]:
-    """Rows of non-empty clusters as JSON values."""
-    return {str(cluster): sums[cluster].tolist() for cluster in np.flatnonzero(sums.any(axis=1))}
-
-
-def sums_from_state(state: Mapping[str, Any], columns: int) -> Float64:
-    """Sums (C, columns) that `sums_state` returned."""
-    sums = np.zeros((CLUSTER_COUNT, columns))
-    for cluster, row in state.items():
-        sums[int(cluster)] = row
-    return sums
+    return np.divide(explained, squares, out=np.zeros(CLUSTER_COUNT), where=squares > TINY)

@@ -33,9 +33,12 @@ class Calibration:
             found = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=cls)
             np.reshape(list(found.weights.values()), (-1, 5 + 3 * len(found.members), len(found.labels)))
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise ConfigError(f"calibration: {path} is none of mappa coach calibrate: {error}") from None
+            raise ConfigError(f"calibration: {path} is no file that mappa coach calibrate wrote: {error}") from None
         if members is not None and _asked(found.members) != _asked([asdict(member) for member in members]):
-            raise ConfigError(f"members: {path} was fitted for others, or asked otherwise: calibrate again")
+            raise ConfigError(
+                f"members: the calibration {path} was fitted for other members, or for these when they were asked "
+                "otherwise: fit one for these with mappa coach calibrate"
+            )
         return found
 
     @staticmethod
@@ -44,6 +47,8 @@ class Calibration:
         all after (mean); how near each of the points (n, m) is to 0, 5 and 10: adds up to 1, or to 0 if missing."""
         lean, place = points / (MAX_SCORE / 2) - 1, np.arange(len(points))
         near = np.nan_to_num(np.stack([np.maximum(-lean, 0), 1 - np.abs(lean), np.maximum(lean, 0)], axis=-1))
+        # A zero at each end, as nobody acted before the first action and after the last. `place` counts the actions
+        # before one, backwards those after it; where there are none, 0 is divided by 1.
         vote = np.pad(np.nan_to_num(lean) @ np.array(anchor), 1)
         means = vote[:-2].cumsum() / place.clip(1), vote[:1:-1].cumsum()[::-1] / place[::-1].clip(1)
         return np.column_stack([place**0, vote[:-2], vote[2:], *means, near.reshape(len(points), -1)])
@@ -54,10 +59,11 @@ class Calibration:
         stratum, third, verdicts = scenes[0].task.stratum, MAX_SCORE / 3, []
         if stratum not in self.weights:
             return [Verdict.abstained(f"fitted on {', '.join(self.weights)}, not on {stratum}")] * len(scenes)
-        points = np.array([[one.score for one in row] for row in said], dtype=np.float64)
+        points = np.array([[verdict.score for verdict in row] for row in said], dtype=np.float64)
         odds = np.exp(self.features(points, self.anchor) @ np.array(self.weights[stratum]))
         for chances in odds / odds.sum(axis=1, keepdims=True):
             why = ", ".join(f"{label:+d} {chance:.0%}" for label, chance in zip(self.labels, chances, strict=True))
+            # Strictly inside: a score on the border would lie in the third of two labels.
             low = third * (self.labels[int(chances.argmax())] + 1) + 1e-6
             score = min(max(MAX_SCORE / 2 * (1 + chances @ self.labels), low), low + third - 2e-6)
             verdicts.append(Verdict.scored(score, why) if chances.max() >= sure else Verdict.abstained(why))
@@ -68,7 +74,7 @@ def _asked(settings: Any) -> Any:
     """What of coaches' settings affects their answers, as on a cassette: no price, no limits, no way of sending and no
     name of an environment variable."""
     if isinstance(settings, list):
-        return [_asked(one) for one in settings]
+        return [_asked(setting) for setting in settings]
     if not isinstance(settings, dict):
         return settings
     without = ("price", "limits", "batch_api")

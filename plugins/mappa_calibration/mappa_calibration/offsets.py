@@ -51,13 +51,14 @@ class OffsetModel:
         `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear unbiased prediction of
         random offsets if the noise has `shrink` times their variance. That of `length` is points per doubling."""
         ridge = shrink * np.eye(len(self.names))
+        # Not `solve`: the strata of a stratifier add up to a constant, and without a ridge the matrix is singular.
         offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
         fit = dict(zip(self.names, offsets.tolist(), strict=True))
         weight = dict(zip(self.names, self.actions.tolist(), strict=True))
         means = {LENGTH: 0.0}
         for stratifier in {name[0] for name in self.names} - {LENGTH}:
             own = [name for name in self.names if name[0] == stratifier]
-            means[stratifier] = sum(weight[one] * fit[one] for one in own) / sum(weight[one] for one in own)
+            means[stratifier] = sum(weight[name] * fit[name] for name in own) / sum(weight[name] for name in own)
         return {name: fit[name] - means[name[0]] for name in self.names}
 
     @property

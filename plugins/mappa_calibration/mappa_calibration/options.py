@@ -78,12 +78,16 @@ class BiasOptions:
             raise ConfigError(f"max_points: must be above 0 and finite, not {self.max_points!r}")
         if not self.strata or len(set(self.strata)) < len(self.strata):
             raise ConfigError(f"strata: must name stratifiers, each once, not {self.strata}")
-        if self.share == 0 and (told := [one for one in self.strata if self.method(one) != "siblings"]):
-            raise ConfigError(f"share: must be above 0, as {told[0]} is told by judging actions twice")
+        if self.share == 0 and (
+            told := [stratifier for stratifier in self.strata if self.method(stratifier) != "siblings"]
+        ):
+            raise ConfigError(f"share: must be above 0, as a preference by {told[0]} is found by judging actions twice")
         for name in set(self.words) - set(self.strata):
-            raise ConfigError(f"words: {name!r} is none of strata, which has {', '.join(self.strata)}")
+            raise ConfigError(f"words: {name!r} is not among strata, which has {', '.join(self.strata)}")
         if AGENT in self.words or LENGTH in self.words:
-            raise ConfigError(f"words: {AGENT} needs none, and {LENGTH} has none")
+            raise ConfigError(
+                f"words: leave out {AGENT}, whose names are hidden anyway, and {LENGTH}, which no word shows"
+            )
         for name in self.alarms.acknowledged:
             if name.rpartition("/")[2] not in self.strata or "/" not in name:
                 where = f"AGENT/STRATIFIER with a stratifier of strata, which has {', '.join(self.strata)}"

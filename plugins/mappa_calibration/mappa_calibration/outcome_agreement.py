@@ -71,10 +71,10 @@ class OutcomeAgreement:
 def _task_agreements(trajectories: Sequence[Trajectory], metric: str) -> list[float]:
     """The share of pairs in order, for every task with rollouts that were judged and came out differently."""
     siblings: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one in trajectories:
-        scores = [verdict.score for verdict in one.verdicts if verdict.score is not None]
-        if scores and metric in one.outcome:
-            siblings[one.task.id].append((one.outcome[metric], fmean(scores)))
+    for trajectory in trajectories:
+        scores = [verdict.score for verdict in trajectory.verdicts if verdict.score is not None]
+        if scores and metric in trajectory.outcome:
+            siblings[trajectory.task.id].append((trajectory.outcome[metric], fmean(scores)))
     ordered = [
         [_order(*sorted(pair)) for pair in combinations(rollouts, 2) if pair[0][0] != pair[1][0]]
         for rollouts in siblings.values()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_calibration.gap_estimate import SlopeEstimate
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 MIN_INFORMATION_GROWTH = 1.02
 MAX_CRITICAL_VALUE = 12.0
@@ -71,6 +71,7 @@ def solve_critical_value(spend: float, *, correlation: float, last: float) -> fl
     from scipy.special import ndtr
 
     nodes, weights = _quadrature(QUADRATURE_NODES)
+    # P(Z >= z given Z') by Gauss and Legendre over Z' in (-last, last), hence the factor `last`; 2 is for both signs.
     before = last * nodes
     density = 2 * last * weights * np.exp(-(before**2) / 2) / math.sqrt(2 * math.pi)
     rest = math.sqrt(1 - correlation**2)

@@ -41,8 +41,8 @@ def test_no_name_and_no_word_is_left(act):
 
 
 def test_what_is_not_hidden_stays(act):
-    one = scene(act)
-    found = blind(one, [])
+    shown = scene(act)
+    found = blind(shown, [])
     assert (found.step.id, found.step.results[0].stdout, found.task.prompt) == ("s", "triangle 3", "A triangle.")
     assert found.truth is None and found.later is None
 
@@ -65,9 +65,9 @@ async def test_the_rubric_is_that_of_the_agent_without_its_name(act, tmp_path):
 
 async def test_a_rubric_of_the_workflow_is_hidden_and_its_code_is_not(act):
     role = replace(TEAM["verifier"], rubric="{% if truth %}{% else %}No truth.{% endif %} Verifier, {{ agent }}!")
-    one = blind(scene(act, role=role, team={**TEAM, "verifier": role}), ["truth"])
-    assert one.role.rubric == "{% if truth %}{% else %}No […].{% endif %} agent B, {{ agent }}!"
-    assert "# Judging agent B\n\nNo […]. agent B, agent B!" in (await asked(one))[0]
+    hidden = blind(scene(act, role=role, team={**TEAM, "verifier": role}), ["truth"])
+    assert hidden.role.rubric == "{% if truth %}{% else %}No […].{% endif %} agent B, {{ agent }}!"
+    assert "# Judging agent B\n\nNo […]. agent B, agent B!" in (await asked(hidden))[0]
 
 
 async def test_the_general_rubric_is_asked_as_it_is(act):
@@ -115,8 +115,8 @@ def test_a_name_within_a_name_and_an_agent_of_no_team_are_hidden(act):
         "agent_two": Role(brief="Helps the a."),
         "a": Role(brief=""),
     }
-    one = blind(
+    hidden = blind(
         scene(act, team=team, role=team["a"], step=act("guest", "I, guest, am no agent.", id="s"), earlier=()), []
     )
-    assert [role.brief for role in one.team.values()] == ["Hands to the agent C.", "Helps the agent A.", ""]
-    assert (one.step.agent, one.step.reply.content) == ("agent D", "I, agent D, am no agent B.")
+    assert [role.brief for role in hidden.team.values()] == ["Hands to the agent C.", "Helps the agent A.", ""]
+    assert (hidden.step.agent, hidden.step.reply.content) == ("agent D", "I, agent D, am no agent B.")

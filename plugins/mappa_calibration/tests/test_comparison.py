@@ -50,11 +50,11 @@ def test_the_price_of_an_outcome_is_the_inverse_of_what_a_point_buys():
 
 def test_noise_of_the_coach_does_not_raise_the_price():
     """Errors in variables: without the second judgement the slope is flattened by 4 / (9 + 4)."""
-    one = pairs(6000, noise=2.0)
-    price = Price().with_actions(one, ["plan"], 1.0)
+    actions = pairs(6000, noise=2.0)
+    price = Price().with_actions(actions, ["plan"], 1.0)
     assert price.noise == pytest.approx(4.0, rel=0.05)
     assert price.points.value == pytest.approx(10.0, abs=4 * price.points.standard_error)
-    alone = columns(one.points, one.outcome, one.prompt)
+    alone = columns(actions.points, actions.outcome, actions.prompt)
     assert Price().with_actions(alone, ["plan"], 1.0).points.value == pytest.approx(10 * 13 / 9, abs=1.0)
 
 
@@ -74,9 +74,9 @@ def test_excess_is_points_less_outcome_at_its_price():
 
 
 def test_a_preference_is_no_part_of_the_price():
-    one = pairs(4000)
+    actions = pairs(4000)
     plan = np.random.default_rng(1).choice(["a", "b"], 8000)
-    liked = columns(one.points + 1.5 * (plan == "a"), one.outcome, one.prompt, plan=plan)
+    liked = columns(actions.points + 1.5 * (plan == "a"), actions.outcome, actions.prompt, plan=plan)
     found = Price().with_actions(liked, ["plan"], 1.0).points
     assert found.value == pytest.approx(10.0, abs=4 * found.standard_error)
 

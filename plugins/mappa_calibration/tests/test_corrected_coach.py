@@ -77,8 +77,8 @@ def learned(scene):
         for number in range(tasks):
             scenes = [scene(agent, f"{number}/{agent}", **shown) for agent in TEAM]
             verdicts = await wrapped.review(scenes)
-            own = tuple(replace(one, step=shown.step.id) for one, shown in zip(verdicts, scenes, strict=True))
-            steps, task = tuple(one.step for one in scenes), Task(id=f"task-{number}", prompt="?")
+            own = tuple(replace(verdict, step=shown.step.id) for verdict, shown in zip(verdicts, scenes, strict=True))
+            steps, task = tuple(scene.step for scene in scenes), Task(id=f"task-{number}", prompt="?")
             outcome = {"correct": float(number % 2)}
             common = {"sample": 0, "iteration": iteration, "outcome": outcome}
             trajectories.append(Trajectory(id=str(number), task=task, steps=steps, verdicts=own, **common))
@@ -219,7 +219,7 @@ async def test_where_no_second_judgement_gives_a_score_that_is_said_once_with_th
     assert later.notes == ()
 
 
-async def test_of_one_scored_agent_it_is_said_too(learned):
+async def test_a_missing_second_score_is_reported_for_a_single_agent_too(learned):
     class Alone(Rules):
         async def score(self, scene):
             return Verdict.abstained("no rules.") if scene.step.agent != "coder" else Verdict.scored(5, "so")
@@ -237,10 +237,10 @@ async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_i
     options, second = replace(OPTIONS, strata=["length"], second=Use(use="other")), Ill()
 
     async def scored(wrapped, number):
-        one = scene(identity=str(number))
-        verdict = replace(await wrapped.score(one), step=one.step.id)
+        judged = scene(identity=str(number))
+        verdict = replace(await wrapped.score(judged), step=judged.step.id)
         common = {"sample": 0, "iteration": 0, "outcome": {"correct": 1.0}}
-        return Trajectory(id=str(number), task=one.task, steps=(one.step,), verdicts=(verdict,), **common)
+        return Trajectory(id=str(number), task=judged.task, steps=(judged.step,), verdicts=(verdict,), **common)
 
     ill = BiasCorrectedCoach(Fond(), options, second)
     (note,) = ill.learn([await scored(ill, number) for number in range(3)]).notes
@@ -251,7 +251,7 @@ async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_i
     assert well.learn([await scored(well, 1)]).notes == ()
 
 
-async def test_what_the_run_can_see_is_said_once(learned):
+async def test_the_size_of_gaps_that_can_be_found_is_reported_once(learned):
     _, report = await learned(replace(OPTIONS, correct=False))
     (note,) = report.notes
     assert note.startswith("a preference by agent of everyone (live) is seen within 10 iterations from 0.00 points on")
@@ -272,12 +272,12 @@ async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
         ({"decay": 0.0}, "decay: must be above 0"),
         ({"share": 1.5}, "share: must be from 0 to 1"),
         ({"initial_share": -0.1}, "initial_share: must be from 0 to 1"),
-        ({"share": 0.0}, "share: must be above 0, as agent is told by judging actions twice"),
+        ({"share": 0.0}, "share: must be above 0, as a preference by agent is found by judging actions twice"),
         ({"shrink": -1.0}, "shrink: must be at least 0"),
         ({"max_points": 0.0}, "max_points: must be above 0"),
         ({"strata": []}, "strata: must name stratifiers"),
-        ({"words": {"plan": ["sum"]}}, "words: 'plan' is none of strata"),
-        ({"words": {"agent": ["sum"]}}, "words: agent needs none"),
+        ({"words": {"plan": ["sum"]}}, "words: 'plan' is not among strata"),
+        ({"words": {"agent": ["sum"]}}, "words: leave out agent"),
         ({"alarms": AlarmOptions(acknowledged=["agent"])}, "AGENT/STRATIFIER"),
     ],
 )
@@ -294,7 +294,7 @@ async def test_the_state_survives_json_with_the_coachs_own(learned, scene):
     assert await fresh.score(scene()) == await coach.score(scene())
 
 
-async def test_the_rest_is_the_coach_itself(learned):
+async def test_everything_else_is_passed_on_to_the_coach(learned):
     inner = Fond()
     coach, _ = await learned(coach=inner)
     coach.use_cassette("cassette")

@@ -104,6 +104,6 @@ def test_the_base_defines_every_member_itself() -> None:
 
 def test_every_wrapper_is_held_to_this() -> None:
     wrappers = {
-        one for one in DelegatingCoach.__subclasses__() if one.__module__.startswith(("mappa_core", "mappa_cal"))
+        coach for coach in DelegatingCoach.__subclasses__() if coach.__module__.startswith(("mappa_core", "mappa_cal"))
     }
     assert wrappers == {Ensemble, BiasCorrectedCoach}

@@ -65,7 +65,7 @@ def test_a_gap_is_found_at_once_and_reported_once():
     assert watch(monitor(), [2.0] * 12) == [(0, "level")]
 
 
-def test_no_gap_no_alarm():
+def test_without_a_gap_there_is_no_alarm():
     assert watch(monitor(), [0.0] * 12) == []
 
 
@@ -105,7 +105,7 @@ def test_two_strata_have_one_gap_and_three_have_three():
     (two,) = observe(monitor(), iteration(rng, 1.0)).gaps
     assert (two.stratum, two.against, two.actions) == ("a", "b", (64, 64))
     three = observe(monitor(), iteration(rng, 1.0, strata=("a", "b", "c"), tasks=33)).gaps
-    assert [(gap.stratum, gap.against) for gap in three] == [(one, "the rest") for one in "abc"]
+    assert [(gap.stratum, gap.against) for gap in three] == [(stratum, "the rest") for stratum in "abc"]
 
 
 def test_a_stratum_that_turns_up_late_is_watched_from_then_on():
@@ -161,11 +161,11 @@ def test_the_gap_now_is_on_the_line_of_its_growth():
     assert exact[0].gaps[0].growth is None and exact[0].gaps[0].now is None
 
 
-def test_a_restart_forgets_nothing():
+def test_the_monitor_goes_on_from_its_state():
     rng = np.random.default_rng(5)
     iterations = [iteration(rng, 0.2 * number, tokens=rng.integers(1, 99, 128).astype(float)) for number in range(12)]
     whole, first, second = monitor(), monitor(), monitor()
-    expected = [observe(whole, one, number) for number, one in enumerate(iterations)]
+    expected = [observe(whole, actions, number) for number, actions in enumerate(iterations)]
     for number in range(6):
         observe(first, iterations[number], number)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))

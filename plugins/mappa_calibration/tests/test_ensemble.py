@@ -92,7 +92,7 @@ def scores(*points: float) -> list[Member]:
 
 
 def members(*given: Verdict | Exception) -> list[Member]:
-    return [Member(name="abcdefgh"[place], coach=Scripted(one)) for place, one in enumerate(given)]
+    return [Member(name="abcdefgh"[place], coach=Scripted(answer)) for place, answer in enumerate(given)]
 
 
 BY_HAND = [
@@ -126,7 +126,7 @@ points = st.floats(0, 10)
 
 @given(
     pairs=st.lists(st.tuples(points, st.floats(1e-6, 1e6)), min_size=1, max_size=9),
-    combine=st.sampled_from([one for one in get_args(CombineMethod) if one != "calibrated"]),
+    combine=st.sampled_from([method for method in get_args(CombineMethod) if method != "calibrated"]),
 )
 def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_order(
     pairs: list[tuple[float, float]], combine: str
@@ -141,7 +141,7 @@ def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_o
 async def test_the_verdict_holds_what_every_member_said() -> None:
     verdict = await Ensemble(scores(4, 5, 9), combine="mean").score(scene())
     assert verdict.score == 6.0
-    assert [(one.coach, one.score) for one in verdict.members] == [("a", 4.0), ("b", 5.0), ("c", 9.0)]
+    assert [(member.coach, member.score) for member in verdict.members] == [("a", 4.0), ("b", 5.0), ("c", 9.0)]
     assert verdict.reasoning == "mean of a 4, b 5, c 9\na: reason 0\nb: reason 1\nc: reason 2"
     assert (verdict.raw_score, verdict.usage, verdict.replayed, verdict.coach) == (None, None, False, "")
 
@@ -153,7 +153,7 @@ async def test_members_that_fail_or_abstain_or_raise_are_left_out_and_seen() -> 
     verdict = await Ensemble(given, combine="mean").score(scene())
     assert verdict.score == 6.0
     assert verdict.reasoning.splitlines()[0] == "mean of a failed, b 6, c abstained, d failed"
-    assert [one.status for one in verdict.members] == ["failed", "scored", "abstained", "failed"]
+    assert [member.status for member in verdict.members] == ["failed", "scored", "abstained", "failed"]
     assert verdict.members[3].error.startswith("RuntimeError: bug (")
 
 
@@ -183,14 +183,14 @@ async def test_members_that_disagree_abstain() -> None:
     verdict = await Ensemble(scores(4, 5, 9), max_spread=4.9).score(scene())
     assert verdict.status == "abstained"
     assert verdict.reasoning.splitlines()[0] == "members are 5 points apart: a 4, b 5, c 9"
-    assert [one.score for one in verdict.members] == [4.0, 5.0, 9.0]
+    assert [member.score for member in verdict.members] == [4.0, 5.0, 9.0]
 
 
 async def test_members_just_as_far_apart_as_they_may_be_agree() -> None:
     assert (await Ensemble(scores(4, 5, 9), max_spread=5).score(scene())).score == 5.0
 
 
-async def test_the_one_who_is_escalated_to_is_asked_only_where_members_disagree_and_decides_alone() -> None:
+async def test_the_escalation_coach_decides_alone_where_members_disagree() -> None:
     judgement = replace(
         Verdict.scored(2, "it is wrong", blame="solver"), model="pro-1", question="q", raw_reply="{}", seed=3
     )
@@ -210,14 +210,14 @@ async def test_the_one_who_is_escalated_to_is_asked_only_where_members_disagree_
         3,
     )
     assert verdict.reasoning == "members are 7 points apart: a 8, b 1; pro decides\nit is wrong"
-    assert [(one.coach, one.score) for one in verdict.members] == [("a", 8.0), ("b", 1.0), ("pro", 2.0)]
+    assert [(member.coach, member.score) for member in verdict.members] == [("a", 8.0), ("b", 1.0), ("pro", 2.0)]
 
 
 @pytest.mark.parametrize(
     ("answer", "status"),
     [(Verdict.failed("quota"), "failed"), (Verdict.abstained("refused"), "abstained"), (OSError("gone"), "failed")],
 )
-async def test_no_score_of_the_one_escalated_to_is_no_score(answer: Verdict | Exception, status: str) -> None:
+async def test_without_a_score_of_the_escalation_coach_there_is_none(answer: Verdict | Exception, status: str) -> None:
     dear = Member(name="pro", coach=Scripted(answer))
     verdict = await Ensemble(scores(1, 9), max_spread=2, escalate_to=dear).score(scene())
     assert (verdict.status, len(verdict.members)) == (status, 3)
@@ -234,12 +234,12 @@ BLAMES = {
 
 
 @pytest.mark.parametrize(("given", "blame"), BLAMES.values(), ids=BLAMES)
-async def test_the_blame_is_that_of_most(given: list[str | None], blame: str | None) -> None:
-    verdicts = [Verdict.scored(5, "why", blame=one) for one in given]
+async def test_the_ensemble_blames_whom_most_members_blame(given: list[str | None], blame: str | None) -> None:
+    verdicts = [Verdict.scored(5, "why", blame=agent) for agent in given]
     assert (await Ensemble(members(*verdicts)).score(scene())).blame == blame
 
 
-async def test_who_gives_no_score_gives_no_blame() -> None:
+async def test_a_member_without_a_score_blames_nobody() -> None:
     abstains = Verdict(status="abstained", reasoning="no text", blame="coder")
     verdict = await Ensemble(members(Verdict.scored(5, "why", blame="solver"), abstains, abstains)).score(scene())
     assert verdict.blame == "solver"
@@ -301,18 +301,18 @@ async def test_a_review_asks_those_once_who_judge_by_trajectory() -> None:
 
 
 async def test_in_hindsight_every_member_is_asked_once_and_escalation_goes_action_by_action() -> None:
-    one = Scripted(Verdict.scored(4, "0"), Verdict.scored(8, "1"))
+    first = Scripted(Verdict.scored(4, "0"), Verdict.scored(8, "1"))
     other = Scripted(Verdict.scored(4, "0"), Verdict.scored(1, "1"))
     dear = Scripted(Verdict.scored(3, "decided"))
     ensemble = Ensemble(
-        [Member(name="one", coach=one), Member(name="other", coach=other)],
+        [Member(name="one", coach=first), Member(name="other", coach=other)],
         max_spread=3,
         escalate_to=Member(name="dear", coach=dear),
     )
     assert not ensemble.by_trajectory
     verdicts = await ensemble.review([scene(0, later=(scene(1).step,)), scene(1, later=())])
     assert [verdict.score for verdict in verdicts] == [4.0, 3.0]
-    assert one.asked == other.asked == [("t/000", "t/001")]
+    assert first.asked == other.asked == [("t/000", "t/001")]
     assert dear.asked == [("t/001",)]
 
 
@@ -332,7 +332,7 @@ async def test_a_member_that_raises_or_miscounts_in_a_review_fails_alone() -> No
     assert verdicts[0].members[2].error.startswith("RuntimeError: bug (")
 
 
-async def test_what_a_run_tells_an_ensemble_all_its_coaches_hear() -> None:
+async def test_an_ensemble_passes_what_the_run_tells_it_to_every_coach() -> None:
     coaches = [Scripted(provider="gemini"), Scripted(), Scripted(provider="gemini"), Scripted(provider="openai")]
     ensemble = Ensemble(
         [Member(name=name, coach=coach) for name, coach in zip("abc", coaches, strict=False)],
@@ -365,15 +365,15 @@ class Points:
 
 
 def uses(*points: float) -> list[Use]:
-    return [Use(use="fixed", options=Points(one)) for one in points]
+    return [Use(use="fixed", options=Points(value)) for value in points]
 
 
 WRONG = {
-    "no members": ({"members": []}, "members: names 0 of the at least two coaches"),
-    "one member": ({"members": uses(1)}, "members: names 1 of the at least two coaches"),
+    "no members": ({"members": []}, "members: an ensemble takes at least two coaches, and these are 0"),
+    "one member": ({"members": uses(1)}, "members: an ensemble takes at least two coaches, and these are 1"),
     "the same twice": ({"members": uses(1, 2, 1)}, "members: 0 and 2 are the same fixed, asked the same"),
-    "weights missing": ({"combine": "weighted"}, "weights: go with combine=weighted"),
-    "weights unused": ({"weights": [1.0, 2.0]}, "weights: go with combine=weighted"),
+    "weights missing": ({"combine": "weighted"}, "weights: combine=weighted needs it"),
+    "weights unused": ({"weights": [1.0, 2.0]}, "weights: combine=weighted needs it"),
     "a weight missing": ({"combine": "weighted", "weights": [1.0]}, "a number above 0 for each of 2 members"),
     "a weight of zero": ({"combine": "weighted", "weights": [1.0, 0.0]}, "a number above 0 for each of 2 members"),
     "a weight that is none": ({"combine": "weighted", "weights": [1.0, float("nan")]}, "a number above 0"),
@@ -405,11 +405,11 @@ async def test_an_ensemble_is_built_of_its_options() -> None:
     )
     verdict = await build_ensemble(options, build).score(scene())
     assert verdict.score == pytest.approx((2 + 2 * 8 + 5) / 4)
-    assert [one.coach for one in verdict.members] == ["fixed", "fixed-2", "other"]
+    assert [member.coach for member in verdict.members] == ["fixed", "fixed-2", "other"]
     assert (await build_ensemble(replace(options, max_spread=1.0), build).score(scene())).score == 1.0
 
 
-def test_its_package_offers_it() -> None:
+def test_the_package_offers_the_ensemble() -> None:
     registry = load_plugins(only=("calibration",))
     offer = registry.offer("coaches", "ensemble")
     assert (offer.options, offer.composite) == (EnsembleOptions, True)

@@ -11,7 +11,8 @@ from scipy import stats
 
 from mappa_calibration.actions import CLUSTER_COUNT, ActionColumns, task_cluster
 from mappa_calibration.comparison import Comparison
-from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
+from mappa_calibration.gap_estimate import Contrast
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 
 def compare(excess, cluster, group=None, **fields):
@@ -143,9 +144,9 @@ def test_gap_and_growth_agree_with_least_squares_on_dummies_and_explicit_cluster
     for clock in range(7):
         task = np.sort(rng.choice(20, 12, replace=False)).repeat(rng.integers(1, 4, 12))
         points = 4 + clock + (1 + 0.3 * clock) * favoured[task] + task_effect[task] + rng.normal(size=len(task))
-        one = compare(points, task)
-        iterations.append((one, favoured[task].astype(float)))
-        contrast = learn(contrast, one, favoured[task], clock)
+        comparison = compare(points, task)
+        iterations.append((comparison, favoured[task].astype(float)))
+        contrast = learn(contrast, comparison, favoured[task], clock)
     for found, (value, standard_error, degrees_of_freedom) in zip(
         (contrast.gap, contrast.growth), slow(iterations), strict=True
     ):
@@ -160,11 +161,11 @@ def test_what_all_actions_of_a_group_have_in_common_moves_no_gap(seed, common):
     rng = np.random.default_rng(seed)
     group = rng.integers(0, 8, 30)
     inside, points, cluster = rng.random(30) < 0.5, rng.normal(size=30), group % 5
-    one = learn(Contrast(), compare(points, cluster, group), inside).gap
+    gap = learn(Contrast(), compare(points, cluster, group), inside).gap
     other = learn(Contrast(), compare(points + common * group, cluster, group), inside).gap
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert (one.value, one.standard_error) == pytest.approx((other.value, other.standard_error), abs=1e-6)
+    assert (gap is None) == (other is None)
+    if gap is not None:
+        assert (gap.value, gap.standard_error) == pytest.approx((other.value, other.standard_error), abs=1e-6)
 
 
 def test_iterations_in_which_a_stratum_is_alone_say_nothing():

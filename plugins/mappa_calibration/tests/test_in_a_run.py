@@ -103,7 +103,7 @@ def start(tmp_path):
 def verdicts(folder):
     with open_run(folder) as reader:
         rows = list(reader.trajectories.where(split="train"))
-        return [one for row in rows for one in reader.trajectory(row.id).verdicts]
+        return [verdict for row in rows for verdict in reader.trajectory(row.id).verdicts]
 
 
 def test_a_preference_is_found_said_and_taken_off(start):
@@ -117,15 +117,17 @@ def test_a_preference_is_found_said_and_taken_off(start):
     )
     assert (gap.points.mean, gap.raised) == (pytest.approx(2.0), ("level",))
     first, last = verdicts(trained.folder)[:20], verdicts(trained.folder)[-20:]
-    assert {one.score for one in first} == {7.0, 5.0} and all(one.members for one in first)
-    scores = [one.score for one in last]
-    assert max(scores) - min(scores) < 0.5 and {one.raw_score for one in last} == {7.0, 5.0}
+    assert {verdict.score for verdict in first} == {7.0, 5.0} and all(verdict.members for verdict in first)
+    scores = [verdict.score for verdict in last]
+    assert max(scores) - min(scores) < 0.5 and {verdict.raw_score for verdict in last} == {7.0, 5.0}
 
 
 def test_a_resumed_run_knows_what_it_learned(start):
     whole, part = start(name="whole").train(), start("train.iterations=3", name="part").train()
     resumed = start("train.iterations=6", folder=part.folder).train()
-    assert [one.score for one in verdicts(resumed.folder)] == [one.score for one in verdicts(whole.folder)]
+    assert [verdict.score for verdict in verdicts(resumed.folder)] == [
+        verdict.score for verdict in verdicts(whole.folder)
+    ]
 
 
 def test_a_pause_is_answered_by_an_acknowledgement(start, tmp_path):
@@ -133,4 +135,4 @@ def test_a_pause_is_answered_by_an_acknowledgement(start, tmp_path):
         start("coach.options.alarms.level=pause").train()
     known = "coach.options.alarms.acknowledged=[everyone/agent]"
     trained = start(known, folder=tmp_path / "runs" / "run").train()
-    assert trained.summary.status == "done" and {one.raw_score for one in verdicts(trained.folder)} == {None}
+    assert trained.summary.status == "done" and {verdict.raw_score for verdict in verdicts(trained.folder)} == {None}

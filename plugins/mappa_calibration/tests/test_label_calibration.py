@@ -45,7 +45,7 @@ def calibration(**changed: Any) -> Calibration:
     sure = math.log(9.0)
     weights = [ZERO, ZERO, ZERO, ZERO, ZERO, [sure, 0.0], ZERO, [0.0, sure], ZERO, ZERO, ZERO]
     known: dict[str, Any] = {
-        "members": [{"use": "fixed", "options": {"points": one}} for one in (1.0, 9.0)],
+        "members": [{"use": "fixed", "options": {"points": value}} for value in (1.0, 9.0)],
         "labels": [-1, 1],
         "anchor": [1.0, 0.0],
         "weights": {"s": weights},
@@ -57,7 +57,7 @@ def calibration(**changed: Any) -> Calibration:
 def judge(
     found: Calibration, *points: tuple[float | None, ...], sure: float = 0.0, stratum: str = "s"
 ) -> list[Verdict]:
-    return found.judge(scenes(len(points), stratum), [[verdict(one) for one in row] for row in points], sure)
+    return found.judge(scenes(len(points), stratum), [[verdict(given) for given in row] for row in points], sure)
 
 
 def test_probabilities_become_points_in_the_third_of_the_likeliest_label() -> None:
@@ -86,21 +86,22 @@ points = st.one_of(st.none(), st.floats(0, 10))
 @given(st.integers(1, 3).flatmap(lambda m: st.lists(st.lists(points, min_size=m, max_size=m), min_size=1, max_size=6)))
 def test_features_are_those_of_a_slow_reference(rows: list[list[float | None]]) -> None:
     anchor = [0.7, 0.2, 0.1][: len(rows[0])]
-    given_points = np.array([[math.nan if one is None else one for one in row] for row in rows])
+    given_points = np.array([[math.nan if given is None else given for given in row] for row in rows])
     np.testing.assert_allclose(Calibration.features(given_points, anchor), slow_features(rows, anchor), atol=1e-12)
 
 
 def slow_features(rows: Sequence[Sequence[float | None]], anchor: Sequence[float]) -> list[list[float]]:
     votes = [
-        sum(weight * (one - 5) / 5 for weight, one in zip(anchor, row, strict=True) if one is not None) for row in rows
+        sum(weight * (given - 5) / 5 for weight, given in zip(anchor, row, strict=True) if given is not None)
+        for row in rows
     ]
     found = []
     for place, row in enumerate(rows):
         before, after = votes[:place], votes[place + 1 :]
         own = [1.0, before[-1] if before else 0.0, after[0] if after else 0.0]
-        own += [sum(one) / len(one) if one else 0.0 for one in (before, after)]
-        for one in row:
-            near = [0.0, 0.0, 0.0] if one is None else [max(0.0, 1 - abs(one - knot) / 5) for knot in (0, 5, 10)]
+        own += [sum(others) / len(others) if others else 0.0 for others in (before, after)]
+        for vote in row:
+            near = [0.0, 0.0, 0.0] if vote is None else [max(0.0, 1 - abs(vote - knot) / 5) for knot in (0, 5, 10)]
             own += near
         found.append(own)
     return found
@@ -112,7 +113,7 @@ def test_verdicts_are_those_of_a_slow_reference(rows: list[tuple[float | None, .
     known = calibration(labels=[-1, 0, 1], weights={"s": weights})
     for own, said in zip(slow_features(rows, known.anchor), judge(known, *rows), strict=True):
         odds = [math.exp(sum(x * row[label] for x, row in zip(own, weights, strict=True))) for label in range(3)]
-        chances = [one / sum(odds) for one in odds]
+        chances = [chance / sum(odds) for chance in odds]
         label = max(range(3), key=lambda place: chances[place])
         expected = 5 * chances[1] + 10 * chances[2]
         assert said.score is not None
@@ -134,7 +135,7 @@ class Fixed(Coach):
 
 
 def options(path: Path, *members: float, **changed: Any) -> EnsembleOptions:
-    uses = [Use(use="fixed", options=Points(one)) for one in members or (1.0, 9.0)]
+    uses = [Use(use="fixed", options=Points(points)) for points in members or (1.0, 9.0)]
     return EnsembleOptions(members=uses, combine="calibrated", calibration=str(path), **changed)
 
 
@@ -149,9 +150,9 @@ async def test_an_ensemble_applies_it_to_the_trajectory_and_members_may_fail(tmp
     jury = build_ensemble(options(file), lambda use: Fixed(use.options.points))
     assert jury.by_trajectory
     reviewed = await jury.review(scenes(2))
-    assert [one.score for one in reviewed] == pytest.approx([10 / (1 + 9**0.8)] * 2)
+    assert [verdict.score for verdict in reviewed] == pytest.approx([10 / (1 + 9**0.8)] * 2)
     assert reviewed[0].reasoning.startswith("-1 85%, +1 15% of fixed 1, fixed-2 9")
-    assert [one.score for one in reviewed[0].members] == [1.0, 9.0]
+    assert [member.score for member in reviewed[0].members] == [1.0, 9.0]
     assert (await jury.score(scenes(1)[0])).score == reviewed[0].score
     failing = build_ensemble(options(file), lambda use: Fixed(None if use.options.points < 5 else 9.0))
     (half,) = await failing.review(scenes(1))
@@ -160,7 +161,7 @@ async def test_an_ensemble_applies_it_to_the_trajectory_and_members_may_fail(tmp
     assert silent.status == "failed"
 
 
-async def test_who_abstains_blames_nobody(tmp_path: Path) -> None:
+async def test_an_abstaining_verdict_blames_nobody(tmp_path: Path) -> None:
     file = save(tmp_path / "jury.json", calibration())
     (said,) = await build_ensemble(options(file, abstain_below=0.9), lambda use: Fixed(use.options.points)).review(
         scenes(1)
@@ -171,7 +172,9 @@ async def test_who_abstains_blames_nobody(tmp_path: Path) -> None:
 def test_other_members_are_refused(tmp_path: Path) -> None:
     file = save(tmp_path / "jury.json", calibration())
     for members in ((1.0, 8.0), (9.0, 1.0), (1.0, 9.0, 5.0)):
-        with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise: calibrate again"):
+        with pytest.raises(
+            ConfigError, match="was fitted for other members, or for these when they were asked otherwise"
+        ):
             build_ensemble(options(file, *members), lambda use: Fixed(5.0))
 
 
@@ -188,29 +191,29 @@ def test_members_may_cost_other_prices_and_be_called_otherwise(tmp_path: Path) -
         wrapped = {"coach": {"use": "fixed", "options": asdict(Called(**changed))}}
         return [Use(use="fixed", options=Called(**changed)), Use(use="corrected", options=wrapped)]
 
-    fitted = [asdict(one) for one in members()]
+    fitted = [asdict(member) for member in members()]
     file = save(tmp_path / "jury.json", calibration(members=fitted))
     Calibration.read(file, members(price={"input": 1.0}, limits={"concurrency": 8}, batch_api={}, api_key_env="OTHER"))
-    with pytest.raises(ConfigError, match="was fitted for others, or asked otherwise"):
+    with pytest.raises(ConfigError, match="was fitted for other members, or for these when they were asked otherwise"):
         Calibration.read(file, members(model="n"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"members": 3}'])
-def test_a_file_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "jury.json"
     for _ in range(2):
-        with pytest.raises(ConfigError, match=f"calibration: {file} is none of mappa coach calibrate"):
+        with pytest.raises(ConfigError, match=f"calibration: {file} is no file that mappa coach calibrate wrote"):
             Calibration.read(file)
         file.write_text(text)
-    with pytest.raises(ConfigError, match="is none of"):
+    with pytest.raises(ConfigError, match="is no file that mappa coach calibrate wrote"):
         Calibration.read(save(file, replace(calibration(), weights={"s": [ZERO] * 10})))
 
 
 def test_options_go_together() -> None:
-    uses = [Use(use="fixed", options=Points(one)) for one in (1.0, 9.0)]
-    with pytest.raises(ConfigError, match="calibration: go with combine=calibrated, and it with calibration"):
+    uses = [Use(use="fixed", options=Points(points)) for points in (1.0, 9.0)]
+    with pytest.raises(ConfigError, match="calibration: combine=calibrated needs it"):
         EnsembleOptions(members=uses, combine="calibrated").check()
-    with pytest.raises(ConfigError, match="calibration: go with combine=calibrated"):
+    with pytest.raises(ConfigError, match="calibration: combine=calibrated needs it"):
         EnsembleOptions(members=uses, calibration="x").check()
     with pytest.raises(ConfigError, match="abstain_below: must be a share from 0 to 1"):
         EnsembleOptions(members=uses, combine="calibrated", calibration="x", abstain_below=1.5).check()

@@ -24,7 +24,7 @@ def play(task: str, *rollouts: Rollout) -> list[Trajectory]:
             task=Task(id=task, prompt="?"),
             sample=sample,
             iteration=0,
-            verdicts=tuple(Verdict.abstained("-") if one is None else Verdict.scored(one, "-") for one in scores),
+            verdicts=tuple(Verdict.abstained("-") if score is None else Verdict.scored(score, "-") for score in scores),
             outcome={} if outcome is None else {"correct": outcome},
         )
         for sample, (outcome, scores) in enumerate(rollouts)
@@ -64,7 +64,7 @@ def test_rollouts_of_different_tasks_are_no_pair() -> None:
     assert observed([*play("a", (1.0, [2])), *play("b", (0.0, [9]))]) == (0.0, 0)
 
 
-def test_a_jury_that_is_always_wrong_is_told_by_the_seventh_task_once() -> None:
+def test_a_jury_that_is_always_wrong_is_reported_once_by_the_seventh_task() -> None:
     """With nothing in order, stakes of .1, .25, .5 and .9 make (1.1^n + 1.25^n + 1.5^n + 1.9^n) / 4 of 1: 16.0 after
     six tasks, 28.3 after seven, which is more than 20."""
     agreement = OutcomeAgreement("correct", 0.9)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mappa_calibration.gap_estimate import SlopeEstimate
 from mappa_calibration.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
+from mappa_calibration.slope_estimate import SlopeEstimate
 
 
 def estimate(z, information):
@@ -17,7 +17,7 @@ def estimate(z, information):
     )
 
 
-def test_the_first_bar_is_the_quantile_of_a_normal_deviate():
+def test_the_first_critical_value_is_the_quantile_of_a_normal_deviate():
     assert solve_critical_value(0.05, correlation=0.0, last=MAX_CRITICAL_VALUE) == pytest.approx(
         stats.norm.isf(0.025), abs=1e-5
     )
@@ -27,7 +27,7 @@ def test_the_first_bar_is_the_quantile_of_a_normal_deviate():
 
 
 @pytest.mark.parametrize(("correlation", "last", "spend"), [(0.5, 2.5, 1e-2), (0.9, 2.8, 2e-3), (0.99, 3.2, 1e-4)])
-def test_a_later_bar_spends_what_it_may(correlation, last, spend):
+def test_a_later_critical_value_spends_the_alpha_of_its_analysis(correlation, last, spend):
     critical_value = solve_critical_value(spend, correlation=correlation, last=last)
     pair = stats.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]])
     above = stats.norm.sf(critical_value) - (
@@ -38,8 +38,8 @@ def test_a_later_bar_spends_what_it_may(correlation, last, spend):
 
 def bars(information, alpha, scale=1.0):
     looks, found = SequentialTest(alpha=alpha, scale=scale), []
-    for one in information:
-        looks = looks.update(estimate(0.0, one))
+    for known in information:
+        looks = looks.update(estimate(0.0, known))
         found.append(looks.critical_value)
     return np.array(found)
 
@@ -48,7 +48,7 @@ def bars(information, alpha, scale=1.0):
     "information",
     [np.arange(1, 100.0), 16 - 4 / np.arange(1, 23), 12 + np.arange(100) / 25, np.arange(1, 60.0) ** 3 / 500],
 )
-def test_whatever_the_looks_chance_passes_one_of_them_no_more_often_than_alpha(information):
+def test_over_any_number_of_analyses_false_positives_stay_below_alpha(information):
     rng = np.random.default_rng(0)
     steps = np.sqrt(np.diff(information, prepend=0)) * rng.normal(size=(40_000, len(information)))
     z = np.abs(np.cumsum(steps, axis=1)) / np.sqrt(information)
@@ -57,7 +57,7 @@ def test_whatever_the_looks_chance_passes_one_of_them_no_more_often_than_alpha(i
     assert 0.3 * alpha < significant < alpha + 3 * math.sqrt(alpha / 40_000)
 
 
-def test_a_look_passes_its_bar_or_does_not():
+def test_an_estimate_is_significant_from_its_critical_value_on():
     looks = SequentialTest(alpha=0.02, scale=1.0)
     critical_value = looks.update(estimate(0.0, 10.0)).critical_value
     assert looks.update(estimate(critical_value + 1e-6, 10.0)).significant
@@ -65,7 +65,7 @@ def test_a_look_passes_its_bar_or_does_not():
     assert looks.update(estimate(-critical_value - 1e-6, 10.0)).significant
 
 
-def test_without_news_the_bar_stands_and_nothing_is_spent():
+def test_without_new_information_no_alpha_is_spent():
     looks = SequentialTest(alpha=0.02, scale=1.0).update(estimate(0.0, 10.0))
     for information in (10.1, 8.0, 10.0):
         again = looks.update(estimate(9.0, information))

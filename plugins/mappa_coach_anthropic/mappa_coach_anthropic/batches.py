@@ -69,7 +69,9 @@ class AnthropicBatches(AnthropicTransport):
         self._timeout_s = (options.batch_api or BatchOptions()).timeout_s
 
     async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
-        lines: list[Any] = [{"custom_id": one, "params": self._body(request)} for one, request in requests.items()]
+        lines: list[Any] = [
+            {"custom_id": call_id, "params": self._body(request)} for call_id, request in requests.items()
+        ]
         batches = self._client.get().messages.batches.with_raw_response
         answer = await self._send(batches.create(requests=lines, timeout=self._timeout_s))
         return decode_answer(self._scrub(await answer.text()), _Batch).id

@@ -36,11 +36,13 @@ class Options:
         """Raise ConfigError where a value is not allowed."""
         check_base_url("anthropic", self.base_url)
         if urlsplit(self.base_url).path.rstrip("/").endswith("/v1"):
-            raise ConfigError(f"anthropic: base_url: the /v1 at its end is added to it: {self.base_url!r}")
+            raise ConfigError(
+                f"anthropic: base_url: leave out the /v1 at its end, which every call adds: {self.base_url!r}"
+            )
         if self.thinking not in (None, "adaptive", "disabled"):
             raise ConfigError(f"anthropic: thinking: must be adaptive or disabled, not {self.thinking!r}")
         if self.thinking_budget is not None and self.thinking is not None:
-            raise ConfigError("anthropic: thinking_budget: stands without thinking, which it turns on")
+            raise ConfigError("anthropic: thinking_budget: turns thinking on by itself: leave thinking out")
         if self.thinking_budget is not None and self.thinking_budget < MIN_THINKING_BUDGET:
             raise ConfigError(
                 f"anthropic: thinking_budget: must be at least {MIN_THINKING_BUDGET}, not {self.thinking_budget}"

@@ -38,13 +38,13 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, "tool_use", "pause_turn", "bored"])
-def test_an_end_that_is_not_known_is_no_reply(stop: str | None) -> None:
+def test_an_unknown_stop_reason_is_garbled(stop: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {stop}") as error:
         parse_message(message(stop), "asked")
     assert error.value.kind == "garbled"
 
 
-def test_only_text_is_text() -> None:
+def test_only_text_blocks_are_part_of_the_reply() -> None:
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "AAAA"},
@@ -114,6 +114,6 @@ def test_usage_that_is_no_number_is_unknown(said: Any, tokens: tuple[int | None,
         (None, ["odd"], "?", "server"),
     ],
 )
-def test_an_error_amounts_to_what_it_says(status: int | None, kind: Any, words: str, fault: str) -> None:
+def test_an_error_is_classified_by_status_and_words(status: int | None, kind: Any, words: str, fault: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": kind, "message": words}})
     assert parse_error(status, body) == (fault, f"status {status or 200}: {words}")

@@ -43,7 +43,7 @@ class EvidenceCoach(Coach):
         rules = [rule for rule in RULES if failed or not rule.explains_failure]
         evidence = collect_evidence(transcript, rules)
         chance = chances(evidence, WEIGHTS, nobody=not failed)
-        suspects = [place for place, one in evidence.items() if failed or one.findings]
+        suspects = [place for place, found in evidence.items() if failed or found.findings]
         blamed = max(suspects, key=chance.__getitem__, default=None)
         judge = _Judge(transcript, evidence, chance, blamed)
         return [judge.judge(len(scene.earlier)) for scene in scenes]

@@ -48,7 +48,7 @@ def collect_evidence(transcript: Transcript, rules: Iterable[Rule]) -> dict[int,
 
 def chances(evidence: Mapping[int, Evidence], weights: Mapping[str, float], *, nobody: bool) -> dict[int, float]:
     """The chance of each action to be the decisive error. With `nobody`, it is one more answer that there is none."""
-    odds = {place: math.exp(_weigh(one.features, weights)) for place, one in evidence.items()}
+    odds = {place: math.exp(_weigh(found.features, weights)) for place, found in evidence.items()}
     total = sum(odds.values()) + (1.0 if nobody else 0.0)
     return {place: value / total for place, value in odds.items()}
 

@@ -61,18 +61,18 @@ class Transcript:
     def spoken(self) -> tuple[Entry, ...]:
         """What agents said, without announcements that they are done."""
         return tuple(
-            one
-            for one in self.entries
-            if not one.is_output
-            and one.place is not None
-            and self.agents[one.place] not in self.machines
-            and not _BARE_DONE.fullmatch(one.text)
+            entry
+            for entry in self.entries
+            if not entry.is_output
+            and entry.place is not None
+            and self.agents[entry.place] not in self.machines
+            and not _BARE_DONE.fullmatch(entry.text)
         )
 
     @property
     def outputs(self) -> tuple[Entry, ...]:
         """Outputs of executions whose program is known."""
-        return tuple(one for one in self.entries if one.is_output and one.author is not None)
+        return tuple(entry for entry in self.entries if entry.is_output and entry.author is not None)
 
     @property
     def concluded(self) -> bool:

@@ -18,7 +18,7 @@ def step(place: int, agent: str, text: str, *, messages: Sequence[str] = ()) -> 
         turn=0,
         position=place,
         policy=agent,
-        messages=tuple(Message(role="user", content=one) for one in messages),
+        messages=tuple(Message(role="user", content=text) for text in messages),
         reply=Message(role="assistant", content=text),
         completion=Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop"),
     )
@@ -43,8 +43,8 @@ def scenes_of_steps(
     whole = Task(id="t", prompt=task)
     role = Role(brief="")
     return tuple(
-        Scene(task=whole, role=role, step=one, earlier=tuple(steps[:place]), outcome=outcome, metric="correct")
-        for place, one in enumerate(steps)
+        Scene(task=whole, role=role, step=shown, earlier=tuple(steps[:place]), outcome=outcome, metric="correct")
+        for place, shown in enumerate(steps)
     )
 
 

@@ -72,7 +72,7 @@ def test_the_blamed_action_gets_what_its_chance_leaves_of_ten_points():
 @pytest.mark.parametrize("places", [(1,), (0, 2), (4, 5)])
 def test_an_action_is_judged_alike_whichever_others_are_judged_with_it(places):
     scenes = conversation(*FAILURE)
-    scenes = [replace(one, later=tuple(later.step for later in scenes[at + 1 :])) for at, one in enumerate(scenes)]
+    scenes = [replace(scene, later=tuple(later.step for later in scenes[at + 1 :])) for at, scene in enumerate(scenes)]
     assert judge([scenes[place] for place in places]) == [judge(scenes)[place] for place in places]
 
 
@@ -103,12 +103,12 @@ def test_in_a_failure_without_evidence_the_place_alone_decides_and_the_verdict_s
 
 def test_every_piece_of_evidence_has_a_weight():
     for scenes in (conversation(*FAILURE), conversation(("leader", '{"progress": true}'), ("surfer", "I look."))):
-        for one in collect_evidence(read_transcript(scenes), RULES).values():
-            assert set(one.features) <= set(WEIGHTS)
+        for found in collect_evidence(read_transcript(scenes), RULES).values():
+            assert set(found.features) <= set(WEIGHTS)
     assert {rule.name + part for rule in RULES for part in ("", FIRST)} <= set(WEIGHTS)
 
 
-def test_what_cannot_be_checked_is_no_number():
+def test_an_action_that_cannot_be_checked_gets_no_score():
     verdicts = judge(conversation(("solver", "Perhaps."), ("writer", "Perhaps."), outcome=SOLVED))
     assert [verdict.status for verdict in verdicts] == ["abstained", "abstained"]
 
@@ -141,7 +141,7 @@ def test_a_single_action_is_judged_by_what_came_before_it():
     assert asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[0])).blame == "coder"
 
 
-def test_who_only_executes_is_never_blamed():
+def test_an_agent_that_only_executes_is_never_blamed():
     scenes = conversation(("terminal", printed("7")), ("terminal", crashed("E")), ("terminal", "TERMINATE"))
     assert {verdict.status for verdict in judge(scenes)} == {"abstained"}
 

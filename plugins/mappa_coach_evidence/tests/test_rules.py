@@ -85,9 +85,9 @@ def test_only_files_that_are_owed_are_a_breach_of_the_agent():
 
 
 def test_a_reply_at_its_limit_is_cut_off():
-    one = step(0, "coder", "so we")
-    cut = replace(one, completion=replace(one.completion, finish="length"))
-    assert places(programs.cut_off_replies, scenes_of_steps([one, cut])) == [1]
+    whole = step(0, "coder", "so we")
+    cut = replace(whole, completion=replace(whole.completion, finish="length"))
+    assert places(programs.cut_off_replies, scenes_of_steps([whole, cut])) == [1]
 
 
 @pytest.mark.parametrize("said, at_fault", [("I saved clean.csv for you.", [0]), ("Please load clean.csv.", [])])
@@ -218,7 +218,7 @@ def test_an_answer_may_change_only_on_new_evidence():
     assert places(claims.changed_answers, conversation(first, *evidence, other)) == []
 
 
-def test_who_goes_on_in_words_after_a_failure_leaves_it_unrepaired():
+def test_going_on_in_words_after_a_failure_leaves_it_unrepaired():
     scenes = conversation(
         ("coder", program("1/0")),
         ("terminal", crashed("ZeroDivisionError: division by zero")),
@@ -235,12 +235,12 @@ def test_what_an_action_admits_counts_and_what_its_program_says_does_not():
     assert places(claims.admitted_failures, conversation(*said)) == [0]
 
 
-def test_who_hands_on_a_task_admits_no_failure_of_its_own():
+def test_handing_on_a_task_admits_no_failure():
     task = "The search failed. How many?"
     said = (("manager", task), ("guide", "It failed."))
     assert places(claims.admitted_failures, conversation(*said, task=task)) == [1]
 
 
-def test_who_keeps_a_record_is_found():
+def test_the_agent_that_keeps_a_record_is_found():
     scenes = conversation(("leader", ledger()), ("surfer", "I clicked."))
     assert progress.find_keepers(read_transcript(scenes)) == {"leader"}

@@ -87,7 +87,7 @@ class _Job(Struct):
     def state(self) -> str:
         """State without its prefix."""
         found = self.metadata.state or "UNKNOWN"
-        return next((found.removeprefix(one) for one in STATE_PREFIXES if found.startswith(one)), found)
+        return next((found.removeprefix(prefix) for prefix in STATE_PREFIXES if found.startswith(prefix)), found)
 
     @property
     def results(self) -> Sequence[_Result]:
@@ -115,15 +115,17 @@ class GeminiBatches(GeminiTransport):
 
     def __init__(self, options: Options) -> None:
         if options.vertex:
-            raise ConfigError("gemini: batch_api: is of Google's own server; Vertex AI takes batches from its storage")
+            raise ConfigError(
+                "gemini: batch_api: Vertex AI takes batches from its own storage alone: leave out batch_api or vertex"
+            )
         super().__init__(options)
         self._http_options = build_http_options((options.batch_api or BatchOptions()).timeout_s)
         self._http_options.api_version = API_VERSION
 
     async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
         lines: list[Any] = [
-            types.InlinedRequest(metadata={ID_KEY: one}, **build_batch_request(self._options, request))
-            for one, request in requests.items()
+            types.InlinedRequest(metadata={ID_KEY: call_id}, **build_batch_request(self._options, request))
+            for call_id, request in requests.items()
         ]
         config = types.CreateBatchJobConfig(display_name=token, http_options=self._http_options)
         return (await self._receive(self._batches.create(model=self.model, src=lines, config=config), _Job)).name
@@ -161,8 +163,8 @@ class GeminiBatches(GeminiTransport):
         # Where a server leaves the metadata out, the order is that of the requests, as Google says.
         in_order = ids if len(found) == len(ids) else [""] * len(found)
         return {
-            (one.metadata or {}).get(ID_KEY, id_in_order): self._outcome(one)
-            for one, id_in_order in zip(found, in_order, strict=True)
+            (result.metadata or {}).get(ID_KEY, id_in_order): self._outcome(result)
+            for result, id_in_order in zip(found, in_order, strict=True)
         }
 
     @property
@@ -180,6 +182,7 @@ class GeminiBatches(GeminiTransport):
         try:
             await self._send(call)
         except (ValueError, TypeError, AttributeError, KeyError):
+            # The SDK's parser, which failed on an answer that has arrived; without one it is a bug.
             if not bodies:
                 raise
         finally:

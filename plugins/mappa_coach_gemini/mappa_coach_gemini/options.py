@@ -50,9 +50,9 @@ class Options:
         """Raise ConfigError where a value is not allowed."""
         check_base_url("gemini", self.url)
         if self.project is not None and not self.vertex:
-            raise ConfigError("gemini: project: is of Vertex AI; set vertex=true, or leave it out")
+            raise ConfigError("gemini: project: only Vertex AI has projects: set vertex=true, or leave it out")
         if self.thinking_budget is not None and self.thinking_level is not None:
-            raise ConfigError("gemini: thinking_level: stands without thinking_budget; a model takes one of them")
+            raise ConfigError("gemini: thinking_level: a model takes either it or thinking_budget: leave one out")
         if self.thinking_level not in (None, *THINKING_LEVELS):
             raise ConfigError(
                 f"gemini: thinking_level: must be one of {', '.join(THINKING_LEVELS)}, not {self.thinking_level!r}"

@@ -78,7 +78,7 @@ class GeminiTransport(SdkTransport[Connection]):
 
     def _connect(self) -> Connection:
         options = self._options
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0)  # the caller limits how many calls there are at once
         session = aiohttp.ClientSession(connector=connector, trust_env=False, middlewares=(_raise_for_status,))
         with hidden_environment(*SDK_ENVIRONMENT_VARIABLES):
             client = genai.Client(
@@ -157,5 +157,5 @@ def _default_credentials(options: Options) -> tuple[Any, str]:
     except DefaultCredentialsError as error:
         raise ConfigError(f"{SECRET_OWNER} needs application-default credentials for Vertex AI: {error}") from None
     if options.project is None and project is None:
-        raise ConfigError(f"{SECRET_OWNER} needs a project for Vertex AI: its credentials name none, so say project=…")
+        raise ConfigError(f"{SECRET_OWNER} needs a project for Vertex AI: its credentials name none: set project")
     return credentials, options.project or project

@@ -41,7 +41,7 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
     "finish",
     [None, "FINISH_REASON_UNSPECIFIED", "MALFORMED_RESPONSE", "MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "NEW"],
 )
-def test_an_end_that_is_not_known_is_no_reply(finish: str | None) -> None:
+def test_an_unknown_stop_reason_is_garbled(finish: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {finish}") as error:
         parse_response(answer(finish), "asked")
     assert error.value.kind == "garbled"
@@ -73,7 +73,7 @@ def test_a_blocked_prompt_gives_its_reason() -> None:
     assert (reply.stop, reply.detail, reply.model) == ("blocked", "prompt: BLOCKLIST: Not this.", "asked")
 
 
-def test_thoughts_are_no_text() -> None:
+def test_thoughts_are_no_part_of_the_reply() -> None:
     parts = [{"text": "Hm.", "thought": True}, {"text": "Fi"}, {"thoughtSignature": "c2ln"}, {"text": "ne."}]
     assert parse_response(answer(parts=parts), "asked").text == "Fine."
 
@@ -125,7 +125,7 @@ MINUTE = {"violations": [{"quotaId": "GenerateRequestsPerMinutePerProjectPerMode
         (None, "odd", "server"),
     ],
 )
-def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: str) -> None:
+def test_an_error_is_classified_by_status_and_words(status: int | None, error: Any, kind: str) -> None:
     assert parse_error(status, json.dumps({"error": error}))[0] == kind
     assert parse_error(status, json.dumps([{"error": error}]))[0] == kind
 

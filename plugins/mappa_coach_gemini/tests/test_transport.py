@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import warnings
 from pathlib import Path
@@ -12,12 +11,11 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.genai import Client
 
-from mappa.testing import TransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
+from mappa.testing import SdkTransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-from mappa_core.errors import CallError, ConfigError
+from mappa_core.errors import ConfigError
 from mappa_core.protocols import Request
-from mappa_core.records import Message
 
 GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
@@ -35,12 +33,7 @@ NONSENSE = {
     "GOOGLE_GENAI_USE_VERTEXAI": "true",
     "GOOGLE_VERTEX_BASE_URL": "http://127.0.0.1:9",
 }
-TURNS = (
-    Message(role="system", content="Judge."),
-    Message(role="user", content="An action."),
-    Message(role="assistant", content="Ten."),
-    Message(role="user", content="In JSON."),
-)
+TURNS = SdkTransportContract.turns
 WRITTEN = [
     {"role": "user", "parts": [{"text": "An action."}]},
     {"role": "model", "parts": [{"text": "Ten."}]},
@@ -48,136 +41,85 @@ WRITTEN = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMINI_API_KEY", "planted-key-of-gemini")
-
-
-class TestGemini(TransportContract):
+class TestGemini(SdkTransportContract):
     variable = "GEMINI_API_KEY"
+    offer = "gemini"
     answer = GOOD
     nonsense = NONSENSE
-
-    def transport(self, url: str) -> GeminiTransport:
-        return GeminiTransport(Options(model="m", base_url=url))
-
-
-async def body(request: Request, **options: Any) -> dict[str, Any]:
-    """What a transport with `options` says."""
-    async with WireServer([GOOD]) as server:
-        transport = GeminiTransport(Options(model="m", base_url=server.url, **options))
-        await transport.complete(request)
-        await transport.close()
-    return dict(server.requests[0].body)
-
-
-async def test_what_is_not_said_is_not_sent() -> None:
-    said: dict[str, Any] = {"contents": WRITTEN, "generationConfig": {"maxOutputTokens": 64}}
-    assert await body(Request(messages=TURNS[1:], max_tokens=64)) == said
-    said["systemInstruction"] = {"role": "user", "parts": [{"text": "Judge."}]}
-    assert await body(Request(messages=TURNS, max_tokens=64, cache_key="k")) == said
-
-
-@pytest.mark.parametrize(
-    ("answer", "form"),
-    [
-        ("text", {}),
-        ("json", {"responseMimeType": "application/json"}),
-        ("schema", {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}),
-    ],
-)
-@pytest.mark.parametrize(
-    ("options", "thinking"),
-    [
-        ({}, {}),
-        ({"thinking_budget": 0}, {"thinkingConfig": {"thinking_budget": 0}}),
-        ({"thinking_level": "xhigh"}, {"thinkingConfig": {"thinking_level": "XHIGH"}}),
-    ],
-)
-async def test_all_that_can_be_said_is_sent(answer: Any, form: Any, options: Any, thinking: Any) -> None:
-    schema = SCHEMA if answer == "schema" else None
-    request = Request(messages=TURNS, answer=answer, schema=schema, max_tokens=64, temperature=0.0, seed=7)
-    said = (await body(request, **options))["generationConfig"]
-    assert said == {"maxOutputTokens": 64, "temperature": 0.0, "seed": 7, **form, **thinking}
-
-
-async def test_the_system_is_counted_with_the_rest() -> None:
-    async with WireServer([json_answer({"totalTokens": 9})]) as server:
-        transport = GeminiTransport(Options(model="m", base_url=server.url))
-        assert await transport.count(TURNS) == 9
-        await transport.close()
-    assert server.requests[0].body == {"contents": [{"role": "user", "parts": [{"text": "Judge."}]}, *WRITTEN]}
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (json_answer({}), "garbled"),
-        (json_answer([1]), "garbled"),
-        (json_answer({"totalTokens": "many"}), "garbled"),
-        (WireAnswer(body=b"<html>"), "garbled"),
-        (json_answer({}, 503), "overloaded"),
-    ],
-)
-async def test_a_token_counter_that_fails_is_a_fault(answer: WireAnswer, kind: str) -> None:
-    async with WireServer([answer]) as server:
-        transport = GeminiTransport(Options(model="m", base_url=server.url))
-        with pytest.raises(CallError, match=kind):
-            await transport.count(TURNS)
-        await transport.close()
-
-
-async def test_no_warning_is_for_users_who_did_nothing_wrong() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        await body(Request(messages=TURNS))
-
-
-def test_a_transport_stays_with_its_event_loop_until_it_is_closed() -> None:
-    transport = GeminiTransport(Options(model="m", base_url="http://127.0.0.1:9"))
-
-    async def ask() -> None:
-        with pytest.raises(CallError, match="connection"):
-            await transport.complete(Request(messages=TURNS))
-
-    async def ask_and_close() -> None:
-        await ask()
-        await transport.close()
-
-    asyncio.run(ask_and_close())
-    with asyncio.Runner() as first:
-        first.run(ask())
-        with pytest.raises(RuntimeError, match="another event loop"):
-            asyncio.run(ask())
-        first.run(transport.close())
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+    wrong_options = (
         ({"base_url": "generativelanguage.googleapis.com"}, "base_url"),
         ({"base_url": "https://name:password@localhost"}, "base_url"),
         ({"project": "proj"}, "project"),
         ({"thinking_level": "HIGH"}, "thinking_level"),
         ({"thinking_level": "high", "thinking_budget": 0}, "thinking_level"),
-    ],
-)
-def test_an_option_that_cannot_be_meant_is_named(options: Any, named: str) -> None:
-    with pytest.raises(ConfigError, match=f"^gemini: {named}: ") as error:
-        GeminiTransport(Options(model="m", **options))
-    assert "password@" not in str(error.value)
+    )
+    counter_faults = (
+        (json_answer({}), "garbled"),
+        (json_answer([1]), "garbled"),
+        (json_answer({"totalTokens": "many"}), "garbled"),
+        (WireAnswer(body=b"<html>"), "garbled"),
+        (json_answer({}, 503), "overloaded"),
+    )
 
+    def build(self, **options: Any) -> GeminiTransport:
+        return GeminiTransport(Options(**{"model": "m", **options}))
 
-def test_who_has_the_other_key_is_told_how_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GEMINI_API_KEY")
-    monkeypatch.setenv("GOOGLE_API_KEY", "another")
-    with pytest.raises(ConfigError, match=r"GEMINI_API_KEY .* GOOGLE_API_KEY is read where api_key_env names it"):
-        GeminiTransport(Options(model="m"))
-    assert GeminiTransport(Options(model="m", api_key_env="GOOGLE_API_KEY")).host == "generativelanguage.googleapis.com"
+    async def body(self, request: Request, **options: Any) -> dict[str, Any]:
+        return dict((await self.sent(request, **options)).body)
+
+    async def test_settings_that_are_unset_are_not_sent(self) -> None:
+        said: dict[str, Any] = {"contents": WRITTEN, "generationConfig": {"maxOutputTokens": 64}}
+        assert await self.body(Request(messages=TURNS[1:], max_tokens=64)) == said
+        said["systemInstruction"] = {"role": "user", "parts": [{"text": "Judge."}]}
+        assert await self.body(Request(messages=TURNS, max_tokens=64, cache_key="k")) == said
+
+    @pytest.mark.parametrize(
+        ("answer", "form"),
+        [
+            ("text", {}),
+            ("json", {"responseMimeType": "application/json"}),
+            ("schema", {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("options", "thinking"),
+        [
+            ({}, {}),
+            ({"thinking_budget": 0}, {"thinkingConfig": {"thinking_budget": 0}}),
+            ({"thinking_level": "xhigh"}, {"thinkingConfig": {"thinking_level": "XHIGH"}}),
+        ],
+    )
+    async def test_all_settings_are_sent(self, answer: Any, form: Any, options: Any, thinking: Any) -> None:
+        schema = SCHEMA if answer == "schema" else None
+        request = Request(messages=TURNS, answer=answer, schema=schema, max_tokens=64, temperature=0.0, seed=7)
+        said = (await self.body(request, **options))["generationConfig"]
+        assert said == {"maxOutputTokens": 64, "temperature": 0.0, "seed": 7, **form, **thinking}
+
+    async def test_the_system_is_counted_with_the_rest(self) -> None:
+        async with WireServer([json_answer({"totalTokens": 9})]) as server:
+            transport = GeminiTransport(Options(model="m", base_url=server.url))
+            assert await transport.count(TURNS) == 9
+            await transport.close()
+        assert server.requests[0].body == {"contents": [{"role": "user", "parts": [{"text": "Judge."}]}, *WRITTEN]}
+
+    async def test_a_plain_call_warns_of_nothing(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await self.body(Request(messages=TURNS))
+
+    def test_with_only_google_api_key_set_the_error_says_how_to_use_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("GEMINI_API_KEY")
+        monkeypatch.setenv("GOOGLE_API_KEY", "another")
+        with pytest.raises(ConfigError, match=r"GEMINI_API_KEY .* GOOGLE_API_KEY is read where api_key_env names it"):
+            GeminiTransport(Options(model="m"))
+        assert (
+            GeminiTransport(Options(model="m", api_key_env="GOOGLE_API_KEY")).host
+            == "generativelanguage.googleapis.com"
+        )
 
 
 @pytest.mark.parametrize("location", ["global", "us", "eu", "us-central1"])
-def test_vertex_stands_where_the_sdk_would_look_for_it(location: str) -> None:
+def test_the_address_of_vertex_is_that_of_the_sdk(location: str) -> None:
     client = Client(enterprise=True, project="proj", location=location, credentials=AnonymousCredentials())
     assert f"{Options(vertex=True, location=location).url}/" == client._api_client._http_options.base_url
     client.close()

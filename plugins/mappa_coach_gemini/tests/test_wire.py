@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from mappa.testing import WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
+from mappa.testing import CaptureContract, WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
-from mappa_core.records import Message, Usage
+from mappa_core.records import Message
 
-KEY = "planted-key-of-gemini"
-WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'
-Tokens = tuple[int, int, int, int]
-
-REPLIES: dict[str, tuple[str, str, str, Tokens]] = {
+REPLIES: Mapping[str, Any] = {
     # text, stop, detail, tokens: prompt, completion, of these cached and thinking; zeros are left out on this wire
     "success_schema": (JUDGED, "end", "STOP", (1200, 25, 0, 0)),
     "success_cached": (JUDGED, "end", "STOP", (1200, 25, 1000, 0)),
@@ -38,7 +35,7 @@ REPLIES: dict[str, tuple[str, str, str, Tokens]] = {
     "blocked_recitation": ("", "blocked", "RECITATION", (1200, 0, 0, 0)),
     "blocked_prompt": ("", "blocked", "prompt: SAFETY", (1200, 0, 0, 0)),
 }
-FAULTS: dict[str, tuple[str, float | None]] = {
+FAULTS: Mapping[str, Any] = {
     # kind, seconds to wait
     "error_400": ("request", None),
     "error_401": ("key", None),
@@ -55,111 +52,82 @@ FAULTS: dict[str, tuple[str, float | None]] = {
     "malformed_html_502": ("server", None),
 }
 ANYTHING = Request(messages=(Message(role="user", content="?"),))
-NOT_ASKED = {"candidateCount", "include_thoughts"}
-"""What the captures say and this transport leaves to the provider."""
+LEFT_TO_THE_PROVIDER = {"candidateCount", "include_thoughts", "cachedContent"}
+"""What captures say and this transport does not."""
 
 
-@pytest.fixture(autouse=True)
-def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMINI_API_KEY", KEY)
+class TestCaptures(CaptureContract):
+    variable = "GEMINI_API_KEY"
+    folder = Path(__file__).parent / "wire"
+    model = "gemini-3.8-flash"
+    headers = ("x-goog-api-key",)
+    replies = REPLIES
+    faults = FAULTS
+    counts: Mapping[str, int] = {"count_tokens": 1200}
+    others = ("cache_create", "success_schema_vertex_adc")
+
+    def transport(self, request: Mapping[str, Any], url: str, **options: Any) -> GeminiTransport:
+        thinking = request["body"].get("generationConfig", {}).get("thinkingConfig", {})
+        return GeminiTransport(
+            Options(
+                model=self.model,
+                base_url=url,
+                thinking_budget=thinking.get("thinking_budget"),
+                thinking_level=thinking["thinking_level"].lower() if "thinking_level" in thinking else None,
+                **options,
+            )
+        )
+
+    def asked(self, body: Mapping[str, Any]) -> Request:
+        config = body["generationConfig"]
+        return Request(
+            messages=self.messages(body),
+            answer="schema",
+            schema=config["responseJsonSchema"],
+            max_tokens=config["maxOutputTokens"],
+            temperature=config["temperature"],
+            timeout_s=30.0,
+        )
+
+    def messages(self, body: Mapping[str, Any]) -> tuple[Message, ...]:
+        parts = body.get("systemInstruction", {}).get("parts", ())
+        system = (Message(role="system", content=part["text"]) for part in parts)
+        return *system, *(Message(role="user", content=turn["parts"][0]["text"]) for turn in body["contents"])
+
+    def sent(self, body: Any) -> Any:
+        if isinstance(body, dict):
+            return {name: self.sent(value) for name, value in body.items() if name not in LEFT_TO_THE_PROVIDER}
+        return [self.sent(value) for value in body] if isinstance(body, list) else body
+
+    async def test_an_answer_to_another_question_is_garbled(self) -> None:
+        async with WireServer([answer_from_capture(self.capture("cache_create"))]) as server:
+            outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url)))
+        assert isinstance(outcome, CallError)
+        assert outcome.kind == "garbled"
+
+    async def test_vertex_is_asked_with_application_default_credentials(self, account: Callable[[str], None]) -> None:
+        exchange = self.capture("success_schema_vertex_adc")
+        was, answer = exchange["request"], answer_from_capture(exchange)
+        async with WireServer(serving(answer)) as server:
+            account(server.url)
+            transport = self.transport(was, server.url, vertex=True, location="us-central1")
+            outcome = await outcome_of(transport, self.asked(was["body"]))
+        assert outcome == replace(self.reply("success_schema"), raw=answer.body.decode())
+        token, received = server.requests
+        assert token.path == "/token"
+        assert (received.method, received.path) == (was["method"], was["path"])
+        assert received.headers["authorization"] == was["headers"]["authorization"]
+        assert "x-goog-api-key" not in received.headers
+        assert received.body == self.sent(was["body"])
 
 
-def options(body: dict[str, Any], url: str, **more: Any) -> Options:
-    """Options that ask as the capture did."""
-    thinking = body.get("generationConfig", {}).get("thinkingConfig", {})
-    return Options(
-        model="gemini-3.8-flash",
-        base_url=url,
-        thinking_budget=thinking.get("thinking_budget"),
-        thinking_level=thinking["thinking_level"].lower() if "thinking_level" in thinking else None,
-        **more,
-    )
-
-
-def asked(body: dict[str, Any]) -> Request:
-    """What was asked in the capture."""
-    config = body["generationConfig"]
-    return Request(
-        messages=messages(body),
-        answer="schema",
-        schema=config["responseJsonSchema"],
-        max_tokens=config["maxOutputTokens"],
-        temperature=config["temperature"],
-        timeout_s=30.0,
-    )
-
-
-def messages(body: dict[str, Any]) -> tuple[Message, ...]:
-    system = [
-        Message(role="system", content=part["text"]) for part in body.get("systemInstruction", {}).get("parts", ())
-    ]
-    return *system, *(Message(role="user", content=one["parts"][0]["text"]) for one in body["contents"])
-
-
-def sent(body: Any) -> Any:
-    """The captured body as this transport writes it."""
-    if isinstance(body, dict):
-        return {name: sent(value) for name, value in body.items() if name not in {*NOT_ASKED, "cachedContent"}}
-    return [sent(value) for value in body] if isinstance(body, list) else body
-
-
-def reply(case: str, answer: WireAnswer) -> Reply:
-    text, stop, detail, tokens = REPLIES[case]
-    prompt, completion, cached, thinking = tokens
-    usage = Usage(
-        calls=1, prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, thinking_tokens=thinking
-    )
-    raw = answer.body.decode()
-    return Reply(text=text, stop=stop, detail=detail, model="gemini-3.8-flash", usage=usage, raw=raw)
-
-
-async def outcome_of(one: GeminiTransport, request: Request) -> Reply | CallError:
+async def outcome_of(transport: GeminiTransport, request: Request = ANYTHING) -> Reply | CallError:
     try:
-        return await one.complete(request)
+        return await transport.complete(request)
     except CallError as error:
         return error
     finally:
-        await one.close()
-
-
-def test_every_capture_has_its_row() -> None:
-    others = {"count_tokens", "cache_create", "success_schema_vertex_adc"}
-    assert WIRE.keys() == REPLIES.keys() | FAULTS.keys() | others
-    assert len(WIRE) == 27
-
-
-@pytest.mark.parametrize("case", [*REPLIES, *FAULTS])
-async def test_the_capture_is_read_as_it_is_meant_and_asked_as_it_was(case: str) -> None:
-    was = WIRE[case]["request"]
-    answer = answer_from_capture(WIRE[case])
-    async with WireServer([answer]) as server:
-        outcome = await outcome_of(GeminiTransport(options(was["body"], server.url)), asked(was["body"]))
-    if case in REPLIES:
-        assert outcome == reply(case, answer)
-    else:
-        assert isinstance(outcome, CallError)
-        assert (outcome.kind, outcome.retry_after_s) == FAULTS[case]
-    (heard,) = server.requests
-    assert (heard.method, heard.path) == (was["method"], was["path"])
-    assert heard.headers["x-goog-api-key"] == was["headers"]["x-goog-api-key"].replace("<API_KEY>", KEY)
-    assert heard.body == sent(was["body"])
-
-
-async def test_an_answer_to_another_question_is_no_reply() -> None:
-    async with WireServer([answer_from_capture(WIRE["cache_create"])]) as server:
-        outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url)), ANYTHING)
-    assert isinstance(outcome, CallError)
-    assert outcome.kind == "garbled"
-
-
-async def test_tokens_are_counted() -> None:
-    was = WIRE["count_tokens"]["request"]
-    async with WireServer([answer_from_capture(WIRE["count_tokens"])]) as server:
-        one = GeminiTransport(options(was["body"], server.url))
-        assert await one.count(messages(was["body"])) == 1200
-        await one.close()
-    assert (server.requests[0].method, server.requests[0].path) == (was["method"], was["path"])
-    assert server.requests[0].body == was["body"]
+        await transport.close()
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +142,7 @@ def account(account_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Be a service account, by Google's own credentials file, whose tokens the server at a URL gives out."""
     path = tmp_path / "account.json"
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    monkeypatch.delenv("GEMINI_API_KEY")
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
 
     def write(url: str) -> None:
         who = {"type": "service_account", "project_id": "proj", "client_email": "coach@proj", "private_key_id": "1"}
@@ -189,28 +157,12 @@ def serving(answer: WireAnswer) -> Callable[[WireRequest], WireAnswer]:
     return lambda request: token if request.path == "/token" else answer
 
 
-async def test_vertex_is_asked_with_application_default_credentials(account: Callable[[str], None]) -> None:
-    capture = WIRE["success_schema_vertex_adc"]
-    was, answer = capture["request"], answer_from_capture(capture)
-    async with WireServer(serving(answer)) as server:
-        account(server.url)
-        one = GeminiTransport(options(was["body"], server.url, vertex=True, location="us-central1"))
-        outcome = await outcome_of(one, asked(was["body"]))
-    assert outcome == reply("success_schema", answer)
-    token, heard = server.requests
-    assert token.path == "/token"
-    assert (heard.method, heard.path) == (was["method"], was["path"])
-    assert heard.headers["authorization"] == was["headers"]["authorization"]
-    assert "x-goog-api-key" not in heard.headers
-    assert heard.body == sent(was["body"])
-
-
 async def test_a_token_that_vertex_quotes_does_not_show(account: Callable[[str], None]) -> None:
     said = {"error": {"code": 403, "message": "Not with ADC-TOKEN."}}
     async with WireServer(serving(json_answer(said, 403))) as server:
         account(server.url)
-        one = GeminiTransport(Options(model="m", base_url=server.url, vertex=True))
-        outcome = await outcome_of(one, ANYTHING)
+        transport = GeminiTransport(Options(model="m", base_url=server.url, vertex=True))
+        outcome = await outcome_of(transport)
     assert str(outcome) == "key: status 403: Not with [access token]."
 
 
@@ -218,7 +170,7 @@ async def test_credentials_that_are_refused_are_a_fault_of_the_key(account: Call
     said = {"error": "invalid_grant", "error_description": "No. " * 9999}
     async with WireServer([json_answer(said, 400)]) as server:
         account(server.url)
-        outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url, vertex=True)), ANYTHING)
+        outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url, vertex=True)))
     assert isinstance(outcome, CallError)
     assert outcome.kind == "key"
     assert len(str(outcome)) < 1000
@@ -227,7 +179,7 @@ async def test_credentials_that_are_refused_are_a_fault_of_the_key(account: Call
 
 async def test_tokens_that_cannot_be_had_are_a_fault_of_the_connection(account: Callable[[str], None]) -> None:
     account("http://127.0.0.1:9")
-    outcome = await outcome_of(GeminiTransport(Options(model="m", vertex=True)), ANYTHING)
+    outcome = await outcome_of(GeminiTransport(Options(model="m", vertex=True)))
     assert isinstance(outcome, CallError)
     assert outcome.kind == "connection"
 

@@ -92,7 +92,7 @@ class OpenAIBatches(OpenAITransport):
 
     async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
         client = self._client.get()
-        lines = "\n".join(json.dumps(self._line(one, request)) for one, request in requests.items())
+        lines = "\n".join(json.dumps(self._line(call_id, request)) for call_id, request in requests.items())
         file = (f"{token}.jsonl", lines.encode())
         uploading = client.files.with_raw_response.create(file=file, purpose="batch", timeout=self._timeout_s)
         uploaded = decode_answer(self._scrub((await self._send(uploading)).text), _Named)
@@ -128,7 +128,7 @@ class OpenAIBatches(OpenAITransport):
         if batch.status == "failed":
             errors = (batch.errors.data if batch.errors else None) or [_Error()]
             fault = FAULT_OF_BATCH_ERROR.get(errors[0].code, "request")
-            reason = self._hide(f"it failed: {'; '.join(str(one.message or one.code) for one in errors[:3])}")
+            reason = self._hide(f"it failed: {'; '.join(str(error.message or error.code) for error in errors[:3])}")
         return BatchState(
             ended=True, status=batch.status, replies=counts.completed, failures=counts.failed,
             unanswered=fault, reason=reason,

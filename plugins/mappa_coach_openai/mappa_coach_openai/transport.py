@@ -60,6 +60,7 @@ class OpenAITransport(SdkTransport[AsyncOpenAI]):
                 api_key=self._reveal(PLACEHOLDER_KEY),
                 base_url=self._options.base_url,
                 max_retries=0,
+                # The SDK takes both from the environment where it is given none.
                 default_headers={"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()},
                 http_client=DefaultAioHttpClient(trust_env=False, follow_redirects=False),
             )

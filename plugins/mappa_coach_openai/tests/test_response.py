@@ -51,20 +51,20 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
 
 
 @pytest.mark.parametrize("finish", [None, "tool_calls", "abort", "eos", "insufficient_system_resource"])
-def test_an_end_that_is_not_known_is_no_reply(finish: str | None) -> None:
+def test_an_unknown_stop_reason_is_garbled(finish: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {finish}") as error:
         parse_chat_completion(chat(finish), "asked")
     assert error.value.kind == "garbled"
 
 
 @pytest.mark.parametrize("status", [None, "queued", "in_progress", "cancelled", "incomplete"])
-def test_a_response_under_way_is_no_reply(status: str | None) -> None:
+def test_a_response_under_way_is_garbled(status: str | None) -> None:
     with pytest.raises(CallError, match="not known") as error:
         parse_response(json.dumps({"status": status, "output": []}), "asked")
     assert error.value.kind == "garbled"
 
 
-def test_a_server_that_says_little_is_understood() -> None:
+def test_a_reply_with_few_fields_is_read() -> None:
     reply = parse_chat_completion(chat(content=None), "asked")
     assert (reply.text, reply.stop, reply.model, reply.usage) == ("", "end", "asked", None)
 
@@ -88,7 +88,7 @@ def test_usage_that_is_no_number_is_unknown(said: Any, tokens: tuple[int | None,
     assert parse_chat_completion(chat(usage=said), "asked").usage == expected
 
 
-def test_thoughts_of_a_response_are_no_text() -> None:
+def test_thoughts_are_no_part_of_the_reply() -> None:
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
     said = {
         "type": "message",
@@ -126,7 +126,7 @@ def test_thoughts_of_a_response_are_no_text() -> None:
         (None, "the model is not loaded", "server"),
     ],
 )
-def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: str) -> None:
+def test_an_error_is_classified_by_status_and_words(status: int | None, error: Any, kind: str) -> None:
     assert parse_error(status, json.dumps({"error": error}))[0] == kind
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from mappa.testing import TransportContract, WireAnswer, WireRequest, WireServer, json_answer
+from mappa.testing import SdkTransportContract, TransportContract, WireAnswer, WireRequest, WireServer, json_answer
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-from mappa_core.errors import CallError, ConfigError
+from mappa_core.errors import CallError
 from mappa_core.protocols import Request
-from mappa_core.records import Message
 
 CHAT = json_answer({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
 RESPONSE = json_answer(
@@ -32,12 +30,7 @@ NONSENSE = {
     "OPENAI_PROJECT_ID": "another",
     "OPENAI_WEBHOOK_SECRET": "another",
 }
-TURNS = (
-    Message(role="system", content="Judge."),
-    Message(role="user", content="An action."),
-    Message(role="assistant", content="Ten."),
-    Message(role="user", content="In JSON."),
-)
+TURNS = SdkTransportContract.turns
 WRITTEN = [{"role": message.role, "content": message.content} for message in TURNS]
 
 
@@ -50,23 +43,29 @@ class TestChat(TransportContract):
         return OpenAITransport(Options(model="m", base_url=url))
 
 
-class TestResponses(TestChat):
+class TestResponses(SdkTransportContract):
+    variable = "OPENAI_API_KEY"
+    offer = "openai"
     answer = RESPONSE
+    nonsense = NONSENSE
+    wrong_options = (
+        ({"api": "completions"}, "api"),
+        ({"json_mode": "json_schema"}, "json_mode"),
+        ({"token_field": "n_predict"}, "token_field"),
+        ({"base_url": "localhost:8000/v1"}, "base_url"),
+        ({"base_url": "https://name:password@localhost/v1"}, "base_url"),
+    )
+    counter_faults = ((json_answer({}, 503), "overloaded"), (json_answer({"input_tokens": "many"}), "garbled"))
 
-    def transport(self, url: str) -> OpenAITransport:
-        return OpenAITransport(Options(model="m", base_url=url, api="responses"))
+    def build(self, **options: Any) -> OpenAITransport:
+        return OpenAITransport(Options(**{"model": "m", "api": "responses", **options}))
 
 
 async def heard(answer: WireAnswer, request: Request, **options: Any) -> WireRequest:
-    """What a transport with `options` says to a server of one's own."""
-    async with WireServer([answer]) as server:
-        transport = OpenAITransport(Options(model="m", base_url=f"{server.url}/v1", api_key_env=None, **options))
-        try:
-            await transport.complete(request)
-        finally:
-            await transport.close()
-    (request_heard,) = server.requests
-    return request_heard
+    """What a server of one's own, without a key, gets from a transport with `options`."""
+    return await TestResponses().sent(
+        request, answer=answer, api_key_env=None, api="responses" if answer is RESPONSE else "chat", **options
+    )
 
 
 async def test_a_server_of_ones_own_needs_no_key() -> None:
@@ -74,17 +73,17 @@ async def test_a_server_of_ones_own_needs_no_key() -> None:
     assert (await heard(CHAT, request)).headers["authorization"] == "Bearer none"
 
 
-async def test_an_endless_error_of_a_server_of_ones_own_is_told_in_short() -> None:
+async def test_a_long_error_without_a_key_is_shortened() -> None:
     endless = json_answer({"error": {"message": "No. " * 9999}}, 400)
     with pytest.raises(CallError, match="request: status 400: No") as error:
         await heard(endless, Request(messages=TURNS))
     assert len(str(error.value)) < 1000
 
 
-async def test_what_is_not_said_is_not_sent() -> None:
+async def test_settings_that_are_unset_are_not_sent() -> None:
     request = Request(messages=TURNS, max_tokens=64)
     assert (await heard(CHAT, request)).body == {"model": "m", "messages": WRITTEN, "max_completion_tokens": 64}
-    assert (await heard(RESPONSE, request, api="responses")).body == {
+    assert (await heard(RESPONSE, request)).body == {
         "model": "m",
         "instructions": "Judge.",
         "input": WRITTEN[1:],
@@ -93,7 +92,7 @@ async def test_what_is_not_said_is_not_sent() -> None:
     }
 
 
-async def test_all_that_can_be_said_is_sent() -> None:
+async def test_all_settings_are_sent() -> None:
     request = Request(messages=TURNS, answer="json", max_tokens=64, temperature=0.0, seed=7, cache_key="k")
     said = {"reasoning_effort": "none", "extra_body": {"top_k": 1, "chat_template_kwargs": {"enable_thinking": False}}}
     assert (await heard(CHAT, request, token_field="max_tokens", **said)).body == {
@@ -107,7 +106,7 @@ async def test_all_that_can_be_said_is_sent() -> None:
         "response_format": {"type": "json_object"},
         **said["extra_body"],
     }
-    assert (await heard(RESPONSE, request, api="responses", **said)).body == {
+    assert (await heard(RESPONSE, request, **said)).body == {
         "model": "m",
         "instructions": "Judge.",
         "input": WRITTEN[1:],
@@ -139,12 +138,12 @@ async def test_fields_that_a_server_refuses_can_be_left_out() -> None:
         ("text", "schema", None),
     ],
 )
-async def test_a_reply_is_held_to_as_much_as_is_wanted_and_the_server_can(
+async def test_the_reply_format_is_what_is_asked_for_as_far_as_the_server_supports_it(
     answer: Any, mode: str, form: str | None
 ) -> None:
     request = Request(messages=TURNS, answer=answer, schema=SCHEMA if answer == "schema" else None)
     chat = (await heard(CHAT, request, json_mode=mode)).body.get("response_format")
-    response = (await heard(RESPONSE, request, json_mode=mode, api="responses")).body.get("text", {}).get("format")
+    response = (await heard(RESPONSE, request, json_mode=mode)).body.get("text", {}).get("format")
     assert (chat and chat["type"], response and response["type"]) == (form, form)
     if form == "json_schema":
         assert chat["json_schema"] == {"name": "reply", "strict": True, "schema": SCHEMA}
@@ -165,7 +164,7 @@ async def test_chats_have_no_token_counter() -> None:
     assert await transport.count(TURNS) is None
 
 
-async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> None:
+async def test_a_failing_token_counter_is_asked_again() -> None:
     async with WireServer([json_answer({}, 503), json_answer({"input_tokens": "many"})]) as server:
         transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
         for kind in ("overloaded", "garbled"):
@@ -174,42 +173,7 @@ async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> Non
         await transport.close()
 
 
-def test_a_transport_stays_with_its_event_loop_until_it_is_closed() -> None:
-    transport = OpenAITransport(Options(model="m", base_url="http://127.0.0.1:9", api_key_env=None))
-
-    async def ask() -> None:
-        with pytest.raises(CallError, match="connection"):
-            await transport.complete(Request(messages=TURNS))
-
-    async def ask_and_close() -> None:
-        await ask()
-        await transport.close()
-
-    asyncio.run(ask_and_close())
-    with asyncio.Runner() as first:
-        first.run(ask())
-        with pytest.raises(RuntimeError, match="another event loop"):
-            asyncio.run(ask())
-        first.run(transport.close())
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("api", "completions"),
-        ("json_mode", "json_schema"),
-        ("token_field", "n_predict"),
-        ("base_url", "localhost:8000/v1"),
-        ("base_url", "https://name:password@localhost/v1"),
-    ],
-)
-def test_an_option_that_cannot_be_meant_is_named(option: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"openai: {option}: must be") as error:
-        OpenAITransport(Options(model="m", **{option: value}))
-    assert "password@" not in str(error.value)
-
-
-def test_people_are_told_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transport_names_its_model_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     transport = OpenAITransport(Options(model="gpt-5.6"))
     assert (transport.model, transport.host) == ("gpt-5.6", "api.openai.com")

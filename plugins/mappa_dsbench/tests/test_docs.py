@@ -67,7 +67,7 @@ def test_numbers_are_true() -> None:
 def test_a_block_can_be_laid_over_the_recipe(block: str, tmp_path: Path) -> None:
     (tmp_path / "block.yaml").write_text(block)
     compose(
-        load_plugins(only=("analysis", "dsbench", "engine", "sandbox")),
+        load_plugins(only=("look", "dsbench", "engine", "sandbox")),
         "dsbench",
         config_files=[tmp_path / "block.yaml"],
     ).require_installed()

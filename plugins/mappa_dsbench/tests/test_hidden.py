@@ -135,5 +135,5 @@ def test_no_copy_of_a_table_lies_elsewhere_in_the_packages() -> None:
 
 
 def test_the_recipe_hides_exactly_these() -> None:
-    config = compose(load_plugins(only=("analysis", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
+    config = compose(load_plugins(only=("look", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
     assert config.tools["python"].options.hidden_paths == list(HIDDEN_PATHS)

@@ -241,7 +241,7 @@ def test_a_demonstration_is_a_few_dozen_tokens(tokenizer) -> None:  # type: igno
         for message in talk:
             assert decoded(tokenizer, message.content) == message.content
             lengths[agent].append(len(tokenizer.encode(message.content, add_special_tokens=False)))
-    config = compose(load_plugins(only=("analysis", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
+    config = compose(load_plugins(only=("look", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
     for agent, found in lengths.items():
         assert max(found) < config.agents[agent].max_tokens
         assert sum(found) / len(found) < 20

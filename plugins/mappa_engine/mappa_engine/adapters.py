@@ -56,10 +56,10 @@ class Adapters:
             # The warning is about a second adapter on one model, which is intended here.
             warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
             inject_adapter_in_model(config, self._model, key)
-        self._layers = {path: one for path, one in self._model.named_modules() if isinstance(one, LoraLayer)}
+        self._layers = {path: module for path, module in self._model.named_modules() if isinstance(module, LoraLayer)}
         self._initialise(key, _generator(seed, name))
         self._model.requires_grad_(False)
-        for parameter in (one for known in self._keys for one in self.parameters(known).values()):
+        for parameter in (weight for known in self._keys for weight in self.parameters(known).values()):
             parameter.requires_grad_(True)
         self._switch(None)
 
@@ -91,8 +91,13 @@ class Adapters:
     def merge(self, name: str) -> dict[str, Tensor]:
         """Return the weights of the base with an adapter merged into them, by the base's own names."""
         key = self._keys[name]
-        added = {f"{path}.weight": one.get_delta_weight(key) for path, one in self._layers.items() if key in one.lora_A}
-        return {path: one + added[path].to(one.dtype) if path in added else one for path, one in self.base().items()}
+        added = {
+            f"{path}.weight": layer.get_delta_weight(key) for path, layer in self._layers.items() if key in layer.lora_A
+        }
+        return {
+            path: weight + added[path].to(weight.dtype) if path in added else weight
+            for path, weight in self.base().items()
+        }
 
     def _targets(self, lora: Lora) -> tuple[str, ...]:
         known = sorted({path.rpartition(".")[2] for path in self._linear})
@@ -149,14 +154,14 @@ def adapter_config(lora: Lora, targets: tuple[str, ...], *, base: str) -> dict[s
     """Return the adapter_config.json of an adapter, as JSON values."""
     config = lora_config(lora, targets, base=base)
     config.inference_mode = True
-    return {name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()}
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
 
 
 def save_adapter(tensors: Mapping[str, Tensor], lora: Lora, folder: Path, *, base: str) -> None:
     """Write an adapter as peft and vLLM load it. `tensors` are by peft's names; `base` names its model."""
     targets = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, folder / ADAPTER_FILE)
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, folder / ADAPTER_FILE)
     config = lora_config(lora, tuple(sorted(targets)), base=base)
     config.inference_mode = True
     config.save_pretrained(str(folder))
@@ -174,7 +179,7 @@ def base_weights(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def _linear_layers(model: Any) -> tuple[str, ...]:
     """Return the paths of all linear layers except the output head."""
     head = model.get_output_embeddings()
-    return tuple(path for path, one in model.named_modules() if isinstance(one, nn.Linear) and one is not head)
+    return tuple(path for path, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head)
 
 
 def _generator(seed: int, name: str) -> torch.Generator:

@@ -61,7 +61,10 @@ class Chat:
                 **(kwargs or {}),
             )
         except jinja2.TemplateError as error:
-            raise ModelError(f"{self._model_name}: its chat template refuses these messages: {error}") from error
+            raise ModelError(
+                f"{self._model_name}: its chat template refuses these messages: {error}. Check roles and order, or "
+                "choose a model whose template takes them."
+            ) from error
         parts = re.split(f"{_SENTINEL}([0-9]+){_SENTINEL}", text)
         parts[1::2] = [control_texts[int(number)] for number in parts[1::2]]
         tokens = [self._tokenize(part, spell_out=at % 2 == 1) for at, part in enumerate(parts)]
@@ -105,7 +108,10 @@ class Chat:
         try:
             text = self.tokenizer.apply_chat_template(answered, tokenize=False)
         except jinja2.TemplateError as error:
-            raise ModelError(f"{self._model_name}: its chat template refuses an answer: {error}") from error
+            raise ModelError(
+                f"{self._model_name}: its chat template refuses an answer: {error}. Choose a model whose template "
+                "takes one."
+            ) from error
         _, answer, rest = text.rpartition(_PLACEHOLDER_ANSWER)
         tokens = self._tokenize(rest) if answer else []
         end: int | None = next((token for token in tokens if token in stops), None)
@@ -152,5 +158,5 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): _map_text(one, change) for key, one in value.items()}
-    return [_map_text(one, change) for one in value] if isinstance(value, list) else value
+        return {change(key): _map_text(item, change) for key, item in value.items()}
+    return [_map_text(item, change) for item in value] if isinstance(value, list) else value

@@ -58,8 +58,8 @@ def write_tensors(
                 held[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         if shards % ranks == rank:
             writes.append(thread.submit(_write_shard, held, _shard(file, shards) if shards else file))
-    for one in writes:
-        one.result()
+    for write in writes:
+        write.result()
 
 
 def _shard(file: Path, number: int) -> Path:
@@ -141,7 +141,10 @@ def load_start_weights(folder: Path, shapes: Mapping[str, Any], *, model_name: s
     The value head is loaded only if both have one. Raises RunError if any other weight does not match `model_name`.
     """
     if not has_tensors(folder / WEIGHTS_FILE):
-        raise RunError(f"{folder}: there are no weights ({WEIGHTS_FILE}) of a policy to start with")
+        raise RunError(
+            f"{folder}: there are no weights ({WEIGHTS_FILE}) of a policy to start with. Name the folder of one in a "
+            "checkpoint: RUN/checkpoints/N/policies/NAME."
+        )
     with StoredTensors(folder / WEIGHTS_FILE) as stored:
         found = stored.shapes
         heads = {name for name in (*shapes, *found) if name.startswith(VALUE_HEAD_PREFIX)}

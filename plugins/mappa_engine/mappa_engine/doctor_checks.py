@@ -110,4 +110,4 @@ def _probe() -> tuple[Mapping[str, CheckResult], tuple[str, ...]]:
         detail = f"importing it ended the process with {done.returncode}: {done.stderr[-200:].strip()}"
         return {name: CheckResult(False, detail) for name in LOCAL_LIBRARIES}, ()
     report = json.loads(done.stdout.splitlines()[-1])
-    return {name: CheckResult(**one) for name, one in report["libraries"].items()}, tuple(report["gpus"])
+    return {name: CheckResult(**found) for name, found in report["libraries"].items()}, tuple(report["gpus"])

@@ -68,10 +68,10 @@ def _write_model(model_info: ModelInfo, folder: Path, out: Path, *, lora: Lora |
         weights = adapters.merge("merged")
     # Weights are rounded once, from float32; the model is converted so that its config names the dtype.
     model.to(own if dtype is None else DTYPES[dtype])
-    model.save_pretrained(out, state_dict={name: one.to(model.dtype) for name, one in weights.items()})
+    model.save_pretrained(out, state_dict={name: weight.to(model.dtype) for name, weight in weights.items()})
 
 
 def _fill(parameters: dict[str, Any], folder: Path, model_name: str) -> None:
-    shapes = {name: one.shape for name, one in parameters.items()}
-    for name, one in load_start_weights(folder, shapes, model_name=model_name).items():
-        parameters[name].copy_(one)
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    for name, weight in load_start_weights(folder, shapes, model_name=model_name).items():
+        parameters[name].copy_(weight)

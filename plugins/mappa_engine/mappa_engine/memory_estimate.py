@@ -1,7 +1,7 @@
-"""Memory estimates of models and their training, in bytes, computed from shapes for both engines.
+"""Memory of models and their training, in bytes, computed from shapes for both engines.
 
-Weights, gradients and optimiser states are exact. Activations, buffers and CUDA's own overhead are estimates that have
-not been checked on a GPU yet.
+Weights, gradients and optimiser states are counted. So is what autograd saves for the backward pass: tests compare it
+with the tensors that it does save. What CUDA and the libraries take by themselves are estimates.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from mappa_core.engine import Lora
+from mappa_core.engine import Lora, TrainSection
 from mappa_engine.model_shape import ModelShape
 
 MemoryPart = Literal[
-    "weights", "gradients", "optimiser", "reference", "activations", "buffers", "kv cache", "workspace", "context"
+    "weights",
+    "gradients",
+    "optimiser",
+    "reference",
+    "activations",
+    "buffers",
+    "allocator",
+    "kv cache",
+    "workspace",
+    "graphs",
+    "context",
 ]
-"""Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights."""
+"""Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights; `allocator`
+is what torch keeps of a GPU that no tensor of another size fits into."""
 MemoryParts = dict[MemoryPart, int]
 SavedActivations = Literal["all", "inputs", "nothing"]
 
@@ -28,8 +39,12 @@ MAX_LOGITS = 1 << 25
 """Logits that are computed at once, in chunks: 128 MiB in float32, or those of `HEAD_ROWS` where these are more."""
 HEAD_ROWS = 1024
 """Tokens that go through the head at once, whatever the vocabulary: every chunk reads all of the head's weights."""
-_LOGIT_COPIES = 3
-"""Copies held at once: logits, their softmax and their gradient."""
+SCORED_LOGIT_COPIES = 2
+"""Float32 copies of a chunk's logits at once without a backward pass: they and their log-softmax."""
+TRAINED_LOGIT_COPIES = 3
+"""The same with one: the log-softmax, its gradient and that of the logits."""
+ENTROPY_LOGIT_COPIES = 6
+"""The same where the loss has the entropy: logits, softmax and log-softmax are kept, and three gradients on top."""
 
 
 def full_training_memory(shape: ModelShape, dtype: str, *, zero: int = 0, ranks: int = 1) -> MemoryParts:
@@ -76,20 +91,59 @@ def kv_cache_bytes(shape: ModelShape, dtype: str, tokens: int) -> int:
 
 
 def activation_bytes(
-    shape: ModelShape, dtype: str, tokens: int, *, saved: SavedActivations = "all", mask: bool = False
+    shape: ModelShape,
+    dtype: str,
+    tokens: int,
+    *,
+    saved: SavedActivations = "all",
+    mask: bool = False,
+    lora: Lora | None = None,
 ) -> int:
-    """Compute the size of the activations of a pass over `tokens`, and of the logits of one chunk.
+    """Compute the size of the activations of a pass over `tokens`, without logits.
 
     `saved`: what each layer saves for the backward pass; only its `inputs` with gradient checkpointing, `nothing`
-    without a backward pass. With `mask`, attention builds a mask of tokens by tokens.
+    without a backward pass. With `mask`, attention is given a mask of tokens by tokens. `lora`: the adapter that is
+    trained instead of the weights.
     """
+    layer = layer_bytes(shape, dtype, tokens, mask=mask, lora=lora)
+    inputs = tokens * shape.hidden * BYTES_PER_NUMBER[dtype]
+    layers = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[saved]
+    # The mask is made once, of booleans; what attention makes of it belongs to the layer.
+    return layers + (tokens * tokens if mask else 0)
+
+
+def layer_bytes(shape: ModelShape, dtype: str, tokens: int, *, mask: bool = False, lora: Lora | None = None) -> int:
+    """Compute the size of what autograd saves in one layer of a decoder as transformers has it: RMS norms, grouped
+    attention by `scaled_dot_product_attention`, a gated MLP."""
     width = BYTES_PER_NUMBER[dtype]
-    attention = 3 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    layer = tokens * (10 * shape.hidden + attention + 4 * shape.intermediate) * width
-    inputs = tokens * shape.hidden * width
-    saved_bytes = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[saved]
-    logits = _LOGIT_COPIES * FLOAT32_BYTES * min(tokens, head_rows(shape.vocabulary)) * shape.vocabulary
-    return saved_bytes + logits + (tokens * tokens * width if mask else 0)
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    normed = queries + keys if shape.query_norm else 0
+    # A norm computes in float32, whatever it is given.
+    each = FLOAT32_BYTES * (2 * shape.hidden + normed)
+    # Queries, output, keys and values. With a mask transformers repeats these for every head of queries.
+    each += width * (2 * queries + 2 * (queries if mask else keys))
+    # The gate, its SiLU, and what that is multiplied with.
+    each += width * 3 * shape.intermediate
+    if lora is None:
+        # For gradients of weights: what a norm scales, and what every linear layer is given.
+        each += width * (4 * shape.hidden + normed + shape.intermediate)
+    else:
+        # peft casts what a layer is given to float32, once for every adapter on it.
+        inputs = {"o_proj": queries, "down_proj": shape.intermediate}
+        adapted = [name for name in dict(shape.linears) if lora.targets is None or name in lora.targets]
+        each += FLOAT32_BYTES * sum(inputs.get(name, shape.hidden) for name in adapted)
+    # torch makes numbers of the boolean mask in every layer, and keeps them for its backward pass.
+    return tokens * each + (tokens * tokens * width if mask else 0)
+
+
+def logit_bytes(shape: ModelShape, tokens: int, copies: int) -> int:
+    """Compute the size of so many float32 copies of the logits of one chunk of a learner's head."""
+    return copies * FLOAT32_BYTES * min(tokens, head_rows(shape.vocabulary)) * shape.vocabulary
+
+
+def trained_logit_copies(train: TrainSection) -> int:
+    """Return the float32 copies of logits that an update of this recipe holds at once."""
+    return ENTROPY_LOGIT_COPIES if train.entropy_coef > 0.0 else TRAINED_LOGIT_COPIES
 
 
 def head_rows(vocabulary: int) -> int:

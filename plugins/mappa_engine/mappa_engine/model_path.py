@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import importlib.resources
-import warnings
 from pathlib import Path
 
 from mappa_core.engine import ModelError
 
 _PACKAGE = "package:"
-_RENAMED = {"package:mappa_core/models/tiny": "package:mappa_engine/models/tiny"}
-"""Former names of models that have moved, read for one release."""
 
 
 def resolve_model_path(spec: str) -> str:
     """Return the folder on disk, or the Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
-    if spec in _RENAMED:
-        text = f"the model {spec} is now {_RENAMED[spec]}; its former name is read for one more release"
-        warnings.warn(text, FutureWarning, stacklevel=2)
-        spec = _RENAMED[spec]
     if spec.startswith(_PACKAGE):
         package, _, path = spec.removeprefix(_PACKAGE).partition("/")
         try:
             folder = Path(str(importlib.resources.files(package).joinpath(path)))
         except ModuleNotFoundError as error:
-            raise ModelError(f"{spec}: the package {package} is not installed") from error
+            raise ModelError(
+                f"{spec}: the package {package} is not installed. Install the distribution that holds it, or "
+                "name a folder or a model of the hub."
+            ) from error
     else:
         folder = Path(spec).expanduser()
         named_like_a_path = spec.startswith((".", "~", "/")) or spec.count("/") > 1

@@ -20,6 +20,7 @@ _HEADER_LENGTH_BYTES = 8
 _LONGEST_HEADER = 100 << 20
 _OF_A_LAYER = re.compile(r"\.\d+\.(?:.+\.)?(?P<module>\w+)\.weight$")
 _HEAD = "lm_head.weight"
+_QUERY_NORM = ".q_norm.weight"
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -42,6 +43,8 @@ class ModelShape:
     """Size of the largest tensor."""
     linears: tuple[tuple[str, int], ...]
     """Each linear layer of the decoder: the last part of its name, and its input plus output features."""
+    query_norm: bool = False
+    """Whether queries and keys are normed (Qwen3)."""
 
     @property
     def kv_per_token(self) -> int:
@@ -83,7 +86,9 @@ def parse_shape(model: str, config: Mapping[str, Any], tensors: TensorShapes) ->
     tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", True)))
     counted = {name: math.prod(shape) for name, shape in tensors.items() if not (tied and name == _HEAD)}
     if not counted:
-        raise ModelError(f"{model}: there are no tensors in its safetensors files")
+        raise ModelError(
+            f"{model}: there are no tensors in its safetensors files. Check that the folder holds the whole model."
+        )
     return ModelShape(
         model=model,
         parameters=sum(counted.values()),
@@ -98,6 +103,7 @@ def parse_shape(model: str, config: Mapping[str, Any], tensors: TensorShapes) ->
         tied=tied,
         largest=max(counted.values()),
         linears=tuple(_linears(tensors)),
+        query_norm=any(name.endswith(_QUERY_NORM) for name in tensors),
     )
 
 
@@ -112,9 +118,13 @@ def _config(path: Path, model: str) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{model}: {path} cannot be read: {error}") from error
+        raise ModelError(
+            f"{model}: {path} cannot be read: {error}. Check that the folder holds the whole model."
+        ) from error
     if not isinstance(config, dict):
-        raise ModelError(f"{model}: {path} holds no settings")
+        raise ModelError(
+            f"{model}: {path} holds no settings, but a list or a value. Put the model's own config.json there."
+        )
     return config
 
 
@@ -142,9 +152,11 @@ def _header(path: Path, model: str) -> TensorShapes:
             if length > _LONGEST_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
-        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+        return {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{model}: {path} is no safetensors file, or damaged: {error}") from error
+        raise ModelError(
+            f"{model}: {path} is no safetensors file, or damaged: {error}. Download the model again."
+        ) from error
 
 
 def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:
@@ -168,5 +180,5 @@ def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:
             f"{model}: it is not a folder, not all of it is in this machine's cache, and the Hugging Face hub did not "
             f"give it ({reason}). Check the name and the network, or download the model and name its folder."
         ) from error
-    shapes = {name: tuple(one.shape) for file in metadata.values() for name, one in file.tensors.items()}
+    shapes = {name: tuple(tensor.shape) for file in metadata.values() for name, tensor in file.tensors.items()}
     return _config(Path(config), model), shapes

@@ -129,7 +129,7 @@ def visible_gpus(gpus: Sequence[Gpu], named: str | None) -> tuple[Gpu, ...]:
     if named is None:
         return tuple(gpus)
     shown = []
-    for number, name in enumerate(one.strip() for one in named.split(",")):
+    for number, name in enumerate(name.strip() for name in named.split(",")):
         index = number if name.startswith(("GPU-", "MIG-")) else int(name) if name.isdecimal() else len(gpus)
         if index >= len(gpus):
             break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from mappa_core import CheckArea, Estimator, Offer, Shaper, hookimpl
 from mappa_core.engine import Engine, Loss
@@ -52,11 +53,11 @@ def mappa_checks() -> Iterable[CheckArea]:
 
 @hookimpl
 def mappa_losses() -> Iterable[Offer[Loss]]:
-    yield Offer("ppo", _build_ppo, PPOOptions)
-    yield Offer("gspo", _build_gspo, GSPOOptions)
-    yield Offer("cispo", _build_cispo, CISPOOptions)
-    yield Offer("sapo", _build_sapo, SAPOOptions)
-    yield Offer("vespo", _build_vespo, VESPOOptions)
+    yield Offer("ppo", _lazy_loss("PPOLoss"), PPOOptions)
+    yield Offer("gspo", _lazy_loss("GSPOLoss"), GSPOOptions)
+    yield Offer("cispo", _lazy_loss("CISPOLoss"), CISPOOptions)
+    yield Offer("sapo", _lazy_loss("SAPOLoss"), SAPOOptions)
+    yield Offer("vespo", _lazy_loss("VESPOLoss"), VESPOOptions)
 
 
 def _build_local(options: LocalOptions) -> Engine:
@@ -71,31 +72,13 @@ def _build_cluster(options: ClusterOptions) -> Engine:
     return ClusterEngine(options)
 
 
-def _build_ppo(options: PPOOptions) -> Loss:
-    from mappa_engine.losses import PPOLoss
+def _lazy_loss(name: str) -> Callable[[Any], Loss]:
+    """Return a builder that imports the class `name`, and with it torch, when a loss is built."""
 
-    return PPOLoss(options)
+    def build(options: Any) -> Loss:
+        from mappa_engine import losses
 
+        loss: Loss = getattr(losses, name)(options)
+        return loss
 
-def _build_gspo(options: GSPOOptions) -> Loss:
-    from mappa_engine.losses import GSPOLoss
-
-    return GSPOLoss(options)
-
-
-def _build_cispo(options: CISPOOptions) -> Loss:
-    from mappa_engine.losses import CISPOLoss
-
-    return CISPOLoss(options)
-
-
-def _build_sapo(options: SAPOOptions) -> Loss:
-    from mappa_engine.losses import SAPOLoss
-
-    return SAPOLoss(options)
-
-
-def _build_vespo(options: VESPOOptions) -> Loss:
-    from mappa_engine.losses import VESPOLoss
-
-    return VESPOLoss(options)
+    return build

@@ -79,14 +79,14 @@ class ClusterOptions:
     memory and time in its square. auto: 4096 on GPUs; 512 on CPUs, where attention over long rows takes most of a
     pass."""
     samplers: int | str = AUTO
-    """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or as many as fit; one on
-    CPUs."""
+    """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or one on a GPU where
+    these do not fit; one on CPUs."""
     tensor_parallel: int = 1
     """GPUs of one engine of vLLM."""
     kv_cache_mb: int | str = AUTO
     """Memory of one engine for keys and values. auto: what the GPU has left; on CPUs 512, or one request of full
     length."""
-    max_model_len: int | None = field(default=None, metadata={"former_key": "window"})
+    max_model_len: int | None = None
     """Longest prompt and action of a sampler, in tokens; None: the model's own."""
     max_batch: int = 256
     """Requests that one engine decodes together."""

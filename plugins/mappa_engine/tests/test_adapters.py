@@ -68,7 +68,7 @@ def base(model):
     return AutoModelForCausalLM.from_pretrained(model).eval()
 
 
-def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, base):
+def test_new_adapter_is_neutral_and_depends_on_seed_and_name(model, base):
     ids = torch.arange(30)[None]
     plain, names = base(ids).logits, list(dict(base.named_parameters()))
     adapters = Adapters(base, model_name=model)
@@ -82,13 +82,13 @@ def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, b
     other = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     other.add("z", LORA, seed=1)
     other.add("a.b", LORA, seed=1)
-    for name, one in adapters.parameters("a.b").items():
-        assert torch.equal(one, other.parameters("a.b")[name]), name
-        assert torch.equal(one, other.parameters("z")[name]) is name.endswith("lora_B.weight")
+    for name, weight in adapters.parameters("a.b").items():
+        assert torch.equal(weight, other.parameters("a.b")[name]), name
+        assert torch.equal(weight, other.parameters("z")[name]) is name.endswith("lora_B.weight")
     assert list(adapters.base()) == names
 
 
-def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
+def test_only_the_active_adapter_has_a_gradient(model, base):
     ids = torch.arange(30)[None]
     plain = base(ids).logits
     adapters = Adapters(base, model_name=model)
@@ -105,13 +105,13 @@ def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
     assert torch.equal(first, again)
     assert not torch.equal(first, plain)
     again.square().sum().backward()
-    assert all(one.grad is not None for one in adapters.parameters("a").values())
-    assert all(one.grad is None for one in adapters.parameters("b").values())
-    assert all(one.grad is None for one in adapters.base().values())
+    assert all(weight.grad is not None for weight in adapters.parameters("a").values())
+    assert all(weight.grad is None for weight in adapters.parameters("b").values())
+    assert all(weight.grad is None for weight in adapters.base().values())
     assert torch.equal(base(ids).logits, plain)
 
 
-def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base):
+def test_adapter_targets_are_existing_layers_without_the_head(model, base):
     adapters = Adapters(base, model_name=model)
     adapters.add("some", Lora(rank=2, alpha=2.0, targets=("q_proj", "up_proj")), seed=0)
     assert {name.split(".")[-3] for name in adapters.parameters("some")} == {"q_proj", "up_proj"}
@@ -122,13 +122,13 @@ def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base
 
 
 @pytest.mark.parametrize("rslora", [False, True])
-def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path, rslora):
+def test_peft_loads_a_written_adapter(model, base, tmp_path, rslora):
     lora = Lora(rank=4, alpha=6.0, rslora=rslora)
     adapters = Adapters(base, model_name=model)
     adapters.add("solver", lora, seed=0)
     with torch.no_grad():
-        for one in adapters.parameters("solver").values():
-            one.normal_(std=0.2)
+        for weight in adapters.parameters("solver").values():
+            weight.normal_(std=0.2)
     save_adapter(adapters.parameters("solver"), lora, tmp_path / "adapter", base=model)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (4, 6.0, rslora)
@@ -140,7 +140,7 @@ def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path,
     assert np.abs(logprobs_of(AutoModelForCausalLM.from_pretrained(model), PROMPT) - expected).max() > 0.1
 
 
-async def test_the_base_is_held_once(qwen3, opened):
+async def test_adapters_share_one_base(qwen3, opened):
     engine = await opened(qwen3, train=TRAIN, policies=[adapter_of(name, qwen3) for name in AGENTS])
     policies = [engine._policies[name] for name in AGENTS]
     one = {tensor.untyped_storage().data_ptr() for tensor in policies[0].base.adapters.base().values()}
@@ -151,7 +151,7 @@ async def test_the_base_is_held_once(qwen3, opened):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opened, kit, tmp_path, dtype):
+async def test_adapters_on_one_base_learn_independently(model, opened, kit, tmp_path, dtype):
     together = await opened(model, train=TRAIN, policies=[adapter_of(name, model) for name in AGENTS], dtype=dtype)
     for iteration in range(3):
         await learn(together, kit, AGENTS, iteration)
@@ -165,10 +165,10 @@ async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opene
         found = load_file(tmp_path / "together" / name / WEIGHTS_FILE)
         assert all(torch.equal(found[key], expected[key]) for key in expected)
         assert all(not torch.equal(start[key], expected[key]) for key in expected)
-        assert {one.dtype for one in found.values()} == {torch.float32}
+        assert {tensor.dtype for tensor in found.values()} == {torch.float32}
 
 
-async def test_policies_of_every_kind_decode_and_learn_together(model, opened, kit):
+async def test_full_lora_and_frozen_policies_work_together(model, opened, kit):
     """A full policy, an adapter and a frozen policy of one model: each is what it is, while steps interleave."""
     specs = [PolicySpec(name="solver", model=model), adapter_of("coder", model)]
     specs.append(PolicySpec(name="judge", model=model, kind="frozen"))
@@ -183,13 +183,15 @@ async def test_policies_of_every_kind_decode_and_learn_together(model, opened, k
             for name in AGENTS
         )
     )
-    for at, one in enumerate(found):
-        logprobs = logprobs_of(base, [*one.prompt_tokens, *one.tokens])[len(one.prompt_tokens) - 1 : -1]
-        gap = np.abs(logprobs[np.arange(len(one.tokens)), one.tokens] - one.logprobs).max()
+    for at, completion in enumerate(found):
+        logprobs = logprobs_of(base, [*completion.prompt_tokens, *completion.tokens])[
+            len(completion.prompt_tokens) - 1 : -1
+        ]
+        gap = np.abs(logprobs[np.arange(len(completion.tokens)), completion.tokens] - completion.logprobs).max()
         assert gap < 1e-4 if AGENTS[at % 3] == "judge" else gap > 1e-2, AGENTS[at % 3]
     rows = [
-        kit.Row(one.prompt_tokens, one.tokens, one.logprobs, trajectory=at, policy=AGENTS[at % 3])
-        for at, one in enumerate(found)
+        kit.Row(completion.prompt_tokens, completion.tokens, completion.logprobs, trajectory=at, policy=AGENTS[at % 3])
+        for at, completion in enumerate(found)
         if at % 3 < 2
     ]
     scored = await engine.score(kit.experience(rows, AGENTS[:2]))
@@ -200,7 +202,7 @@ async def test_policies_of_every_kind_decode_and_learn_together(model, opened, k
         assert np.abs(scored.ref_logprobs[start:end] - expected).max() < 1e-4
 
 
-async def test_a_resumed_adapter_is_bit_equal_and_saves_nothing_of_the_base(model, opened, kit, tmp_path):
+async def test_resumed_adapter_is_bit_equal(model, opened, kit, tmp_path):
     specs = [adapter_of("solver", model, value_head=True)]
     one, other = [await opened(model, train=TRAIN, policies=specs) for _ in range(2)]
     for iteration in range(4):
@@ -218,7 +220,7 @@ async def test_a_resumed_adapter_is_bit_equal_and_saves_nothing_of_the_base(mode
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, tmp_path, kind):
+async def test_policy_starts_with_weights_of_another(qwen3, opened, kit, tmp_path, kind):
     def spec(name: str, **fields):
         return PolicySpec(name=name, model=qwen3, kind=kind, lora=LORA if kind == "lora" else None, **fields)
 
@@ -228,7 +230,7 @@ async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, t
     start = tmp_path / "first" / "solver"
     second = await opened(qwen3, train=TRAIN, policies=[spec("coder", start=start)])
     begun = await weights_of(second, tmp_path / "second", "coder")
-    assert begun and all(torch.equal(one, trained[name]) for name, one in begun.items())
+    assert begun and all(torch.equal(tensor, trained[name]) for name, tensor in begun.items())
     assert not any(name.startswith("value_head.") for name in begun)
     state = json.loads((tmp_path / "second" / "coder" / "state.json").read_text())
     assert state == {"version": 0, "steps": 0}
@@ -239,7 +241,7 @@ async def test_a_policy_starts_with_the_weights_of_another(qwen3, opened, kit, t
             await opened(qwen3, train=TRAIN, policies=[wide])
 
 
-async def test_an_exported_adapter_is_what_was_sampled_from(qwen3, opened, kit, tmp_path):
+async def test_exported_adapter_equals_the_sampled_one(qwen3, opened, kit, tmp_path):
     specs = [adapter_of("solver", qwen3), PolicySpec(name="judge", model=qwen3, kind="frozen")]
     engine = await opened(qwen3, train=TRAIN, policies=specs)
     await learn(engine, kit, ("solver",), 0)

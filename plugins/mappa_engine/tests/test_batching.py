@@ -19,11 +19,11 @@ LAYOUTS = st.builds(BatchLayout, st.sampled_from(["padded", "packed"]), st.integ
 
 
 @given(lengths=LENGTHS, ranks=st.integers(1, 5), layout=LAYOUTS)
-def test_shares_hold_every_sequence_once_and_rank_for_rank_as_many_micro_batches(lengths, ranks, layout):
+def test_every_sequence_has_one_rank_and_ranks_have_equal_micro_batches(lengths, ranks, layout):
     found = split_over_ranks(lengths, ranks, layout)
     assert len(found) == ranks
     assert len({len(groups) for groups in found}) == 1
-    assert sorted(one for groups in found for group in groups for one in group) == list(range(len(lengths)))
+    assert sorted(index for groups in found for group in groups for index in group) == list(range(len(lengths)))
     assert found == split_over_ranks(lengths, ranks, layout)
     # Where a rank has less than the others, it waits at the end and not in between.
     for groups in found:
@@ -31,44 +31,44 @@ def test_shares_hold_every_sequence_once_and_rank_for_rank_as_many_micro_batches
 
 
 @given(lengths=LENGTHS, ranks=st.integers(1, 5), layout=LAYOUTS)
-def test_no_micro_batch_is_beyond_the_budget_but_one_long_sequence(lengths, ranks, layout):
+def test_micro_batches_keep_the_token_budget(lengths, ranks, layout):
     for group in (group for groups in split_over_ranks(lengths, ranks, layout) for group in groups if len(group) > 1):
-        own = [lengths[one] for one in group]
+        own = [lengths[index] for index in group]
         assert (sum(own) if layout.kind == "packed" else max(own) * len(own)) <= layout.tokens
 
 
 @given(lengths=st.lists(st.integers(2, 50), min_size=1, max_size=40), ranks=st.integers(1, 5))
-def test_ranks_get_equal_work_but_for_one_sequence(lengths, ranks):
+def test_ranks_get_nearly_equal_work(lengths, ranks):
     loads = [
-        sum(lengths[one] for group in groups for one in group)
+        sum(lengths[index] for group in groups for index in group)
         for groups in split_over_ranks(lengths, ranks, BatchLayout("packed", 9))
     ]
     assert max(loads) - min(loads) <= max(lengths)
 
 
-def test_the_longest_goes_first_to_who_has_least():
+def test_longest_sequence_goes_to_the_least_loaded_rank():
     assert split_over_ranks([5, 9, 4, 6], 2, BatchLayout("packed", 100)) == [[[1, 2]], [[3, 0]]]
 
 
-def test_packing_fills_the_first_micro_batch_with_room():
+def test_packing_is_first_fit():
     assert BatchLayout("packed", 10).groups([3, 9, 6, 1, 12]) == [[4], [1, 3], [2, 0]]
 
 
-def test_a_rank_without_work_gets_weightless_micro_batches(kit):
+def test_rank_without_work_gets_dummy_micro_batches(kit):
     experience = kit.experience(kit.rows(1))
     own, other = (
         build_batches(experience, np.arange(1), BatchLayout("packed", 100), device=CPU, rank=rank, ranks=2)
         for rank in (0, 1)
     )
-    assert [one.dummy for one in own] == [False]
-    assert [one.dummy for one in other] == [True]
+    assert [batch.dummy for batch in own] == [False]
+    assert [batch.dummy for batch in other] == [True]
     assert len(other[0].source) == 0
     assert other[0].ids.tolist() == own[0].ids[:, :2].tolist()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows=st.integers(1, 12), ranks=st.integers(1, 4), layout=LAYOUTS, seed=st.integers(0, 9))
-def test_every_sampled_token_is_predicted_once_from_what_was_before_it(kit, rows, ranks, layout, seed):
+def test_every_sampled_token_is_predicted_once(kit, rows, ranks, layout, seed):
     experience = kit.experience(kit.rows(rows, seed))
     seen = []
     for rank in range(ranks):
@@ -105,46 +105,48 @@ def learned(folder, experience, layout) -> tuple[np.ndarray, np.ndarray, dict[st
         one, value, _ = module(batch)
         ((one + 0.1 * value.square()) * factors[batch.source]).sum().backward()
         logprobs[batch.source], values[batch.source] = one.detach().numpy(), value.detach().numpy()
-    return logprobs, values, {name: one.grad for name, one in module.weights().items()}
+    return logprobs, values, {name: weight.grad for name, weight in module.weights().items()}
 
 
 @pytest.mark.parametrize(
     "layout", [BatchLayout("packed", 10_000), BatchLayout("packed", 90), BatchLayout("padded", 10_000)], ids=str
 )
-def test_any_layout_gives_what_single_sequences_give(model, kit, layout):
+def test_layouts_equal_single_sequences(model, kit, layout):
     experience = experience_of_turns(kit)
     expected = learned(model, experience, BatchLayout("padded", 1))
     found = learned(model, experience, layout)
     np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
     np.testing.assert_allclose(found[1], expected[1], atol=1e-5)
-    scale = max(one.abs().max().item() for one in expected[2].values())
-    for name, one in expected[2].items():
-        np.testing.assert_allclose(found[2][name], one, rtol=0, atol=3e-6 * scale, err_msg=name)
+    scale = max(tensor.abs().max().item() for tensor in expected[2].values())
+    for name, gradient in expected[2].items():
+        np.testing.assert_allclose(found[2][name], gradient, rtol=0, atol=3e-6 * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("entropy", [False, True])
-def test_modules_are_called_equally_often_whatever_a_batch_holds(model, kit, monkeypatch, entropy):
+def test_module_calls_do_not_depend_on_the_batch(model, kit, monkeypatch, entropy):
     """Learners of sharded weights gather a module's at each of its calls, all ranks together: a call more on one of
     them, forward or backward, would wait for ever."""
     monkeypatch.setattr(output_head, "head_rows", lambda vocabulary: 4)
     module, calls = scorer(model), []
-    for name, one in module.named_modules():
-        one.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+    for name, part in module.named_modules():
+        part.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
     seen = []
     for lengths in ([40], [1], [3, 4, 5, 6]):
         rows = [kit.Row([3, 4, 5], [7] * length, trajectory=number) for number, length in enumerate(lengths)]
         (batch,) = build_batches(kit.experience(rows), np.arange(len(rows)), BatchLayout("packed", 100), device=CPU)
         predictions = module(batch, entropy=entropy)
-        torch.stack([one.sum() for one in predictions if one is not None]).sum().backward()
+        torch.stack([prediction.sum() for prediction in predictions if prediction is not None]).sum().backward()
         seen.append(calls.copy())
         calls.clear()
     assert seen[0] == seen[1] == seen[2]
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attention_mask": "ones"}, {"use_cache": True}, {"position_ids": None}], ids=lambda one: next(iter(one))
+    "wrong",
+    [{"attention_mask": "ones"}, {"use_cache": True}, {"position_ids": None}],
+    ids=lambda pair: next(iter(pair)),
 )
-def test_sequences_end_to_end_see_each_other_where_it_is_asked_wrongly(qwen3, kit, monkeypatch, wrong):
+def test_packed_sequences_mix_with_a_cache_or_mask(qwen3, kit, monkeypatch, wrong):
     """A mask of ones, a cache, or positions that go on: none is an error, and all give other log-probabilities."""
     experience = kit.experience(kit.rows(5))
     expected, _, _ = learned(qwen3, experience, BatchLayout("padded", 1))

@@ -8,8 +8,8 @@ import pytest
 
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
-from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
+from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.options import ClusterOptions
 
 GB = 10**9
@@ -18,32 +18,33 @@ SHAPE = ModelShape(
     head_dim=128, vocabulary=151_936, window=32_768, tied=True, largest=151_936 * 1536, linears=(("q_proj", 3072),),
 )  # fmt: skip
 TEAM = tuple(PolicySpec(name=name, model="1.5b") for name in ("solver", "coder", "verifier"))
+TRAIN = TrainSection(micro_tokens=4096)
 ROOM = {"max_model_len": 8192, "kv_cache_mb": 4096, "gradient_checkpointing": True, "zero": 2, "samplers": 1}
 
 
-def setup(gpus: int, gb: int = 141, policies=TEAM, micro_tokens: int | None = 4096, **options) -> ClusterSetup:
+def setup(gpus: int, gb: int = 141, policies=TEAM, train: TrainSection | None = TRAIN, **options) -> ClusterSetup:
     chosen = ClusterOptions(**{**ROOM, **options})
     nodes = (Machine(host="n0", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0),)
-    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, micro_tokens=micro_tokens)
+    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, train=train)
     return ClusterSetup(
-        specs={one.name: one for one in policies},
-        readings={},
+        specs={policy.name: policy for policy in policies},
+        models={},
         weight_names={},
         shapes={"1.5b": SHAPE},
         placement=placement,
         options=placement.options,
-        train=None if micro_tokens is None else TrainSection(),
+        train=train,
         seed=0,
     )
 
 
-def test_weights_take_the_shortest_way_that_there_is():
+def test_transport_follows_from_placement():
     assert setup(0).transport == "store"
     assert setup(8).transport == "ipc"
     assert setup(8, placement="separate").transport == "nccl"
 
 
-def test_engines_that_get_weights_on_their_own_gpu_are_where_learners_are():
+def test_engines_that_get_weights_by_ipc_share_gpus_with_learners():
     fewer = setup(8, learner_ranks=4, samplers=2)
     (group,) = fewer.placement.groups
     assert {slot for pool in fewer.placement.pools for engine in pool.engines for slot in engine} <= set(group.slots)
@@ -63,45 +64,50 @@ def test_engines_that_get_weights_on_their_own_gpu_are_where_learners_are():
         (8, {"transport": "ipc", "placement": "separate"}, "transport=ipc needs engine.options.placement=colocated"),
     ],
 )
-def test_full_weights_need_a_way_to_every_engine_and_a_plan_says_so(gpus, options, said):
+def test_transports_that_reach_no_engine_are_refused(gpus, options, said):
     with pytest.raises(ConfigError) as refused:
         setup(gpus, **options)
     assert said in str(refused.value)
 
 
-def test_adapters_need_no_way_and_full_weights_take_the_one_that_is_named():
-    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
+def test_given_transport_is_used_and_adapters_need_none():
+    adapters = tuple(replace(policy, kind="lora", lora=Lora(rank=8, alpha=16.0)) for policy in TEAM)
     setup(8, policies=adapters, transport="store", tensor_parallel=2)
     assert setup(8, tensor_parallel=2).transport == setup(8, transport="ipc").transport == "ipc"
     assert setup(8, placement="separate", transport="nccl").transport == "nccl"
 
 
-def test_without_learners_only_whole_engines_get_full_weights():
+def test_without_learners_full_weights_refuse_tensor_parallel():
     """Nothing sends from GPU to GPU then; adapters are files, and a frozen model is read by each piece."""
     with pytest.raises(ConfigError, match=r"tensor_parallel=2: without learners .*mappa export.* kind frozen"):
-        setup(8, micro_tokens=None, tensor_parallel=2)
-    adapters = tuple(replace(one, kind="lora", lora=Lora(rank=8, alpha=16.0)) for one in TEAM)
-    for policies in (adapters, tuple(replace(one, kind="frozen") for one in TEAM)):
-        setup(8, policies=policies, micro_tokens=None, tensor_parallel=2)
+        setup(8, train=None, tensor_parallel=2)
+    adapters = tuple(replace(policy, kind="lora", lora=Lora(rank=8, alpha=16.0)) for policy in TEAM)
+    for policies in (adapters, tuple(replace(policy, kind="frozen") for policy in TEAM)):
+        setup(8, policies=policies, train=None, tensor_parallel=2)
 
 
-def test_engines_of_one_gpu_ask_for_no_more_than_there_is():
+def test_memory_shares_of_engines_on_one_gpu():
     one = setup(1)
     shares = [one.memory_share(pool, 0) for pool in one.placement.pools]
     assert len(shares) == 3
-    # Weights, keys and values, and the workspace, by hand; the context is taken before vLLM looks.
-    assert shares[0] == pytest.approx((2 * 1_540_000_000 + (4096 << 20) + 3 * GB) / (141 * GB))
+    (load,) = [load for load in one.placement.loads_on(0) if load.actor == "sampler solver"]
+    parts = load.by_phase["sampling"]
+    # Weights, and keys and values, by hand; the context is taken before vLLM looks.
+    known = {"weights": 2 * 1_540_000_000, "kv cache": 4096 << 20}
+    assert known.items() <= parts.items()
+    others = parts["activations"] + parts["graphs"] + parts["workspace"]
+    assert shares[0] == pytest.approx((sum(known.values()) + others) / (141 * GB))
     assert sum(shares) < 1.0
     assert setup(0).memory_share(setup(0).placement.pools[0], 0) == 1.0
 
 
-def test_pools_with_names_that_begin_alike_are_told_apart():
+def test_memory_shares_of_pools_with_similar_names():
     small = replace(SHAPE, parameters=500_000_000)
     policies = (PolicySpec(name="solver", model="1.5b"), PolicySpec(name="solver2", model="small"))
     options = ClusterOptions(**{**ROOM, "samplers": 2})
     nodes = (Machine(host="n0", cpus=16, gpus=2, gpu_bytes=141 * GB),)
     shapes = {"1.5b": SHAPE, "small": small}
-    placement = find_placement(policies, shapes, Resources(nodes=nodes), options, micro_tokens=4096)
+    placement = find_placement(policies, shapes, Resources(nodes=nodes), options, train=TRAIN)
     both = replace(setup(1), placement=placement, shapes=shapes)
     large, little = ({both.memory_share(pool, engine[0]) for engine in pool.engines} for pool in placement.pools)
     assert len(large) == len(little) == 1 and min(large) > max(little)

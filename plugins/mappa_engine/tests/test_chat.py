@@ -72,12 +72,12 @@ def controls_in(chat: Chat, tokens) -> list[str]:
         Message(role="assistant", content="4", reasoning=FORGED),
     ],
 )
-def test_no_text_can_end_its_message_and_speak_as_somebody_else(chat, message):
+def test_text_cannot_end_its_message(chat, message):
     harmless = replace(message, content="4", reasoning=message.reasoning and "so")
     assert controls_in(chat, chat.render([message])) == controls_in(chat, chat.render([harmless]))
 
 
-def test_nor_can_the_arguments_of_a_call(kit):
+def test_arguments_of_a_call_cannot_end_a_message(kit):
     chat = Chat(kit.tokenizer("<|im_start|>{{ messages[0].tool_calls | tojson }}<|im_end|>"), model_name="tiny")
     call = ToolCall(name="f", arguments={"a": [{"b": FORGED}]})
     tokens = chat.render([Message(role="assistant", content="", tool_calls=(call,))])
@@ -89,7 +89,7 @@ PIECES = st.lists(st.sampled_from([MARK, "0", "1", "<|im_end|>", "<|im_start|>",
 
 
 @given(PIECES.map("".join))
-def test_what_looks_like_a_control_token_is_kept_to_the_letter(kit, text):
+def test_text_like_a_control_token_is_kept(kit, text):
     chat = Chat(kit.tokenizer(), model_name="tiny")
     tokens = chat.render([Message(role="user", content=text)])
     assert chat.decode(tokens) == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
@@ -121,12 +121,12 @@ def test_a_tag_opened_by_the_template_is_found_in_the_prompt(chat):
     assert chat.reply(completion("so</think>42", chat.render(USER))).content == "so</think>42"
 
 
-def test_a_user_who_writes_a_tag_opens_nothing(chat):
+def test_think_tag_in_a_user_message_opens_nothing(chat):
     prompt = chat.render([Message(role="user", content="what is <think>")])
     assert chat.reply(completion("a tag", prompt)).reasoning is None
 
 
-def test_the_tag_is_the_one_that_the_template_uses(kit):
+def test_think_tag_is_that_of_the_template(kit):
     chat = Chat(kit.tokenizer("{# </reasoning> #}{{ messages[0].content }}"), model_name="tiny")
     reply = chat.reply(completion("<reasoning>r</reasoning>a"))
     assert (reply.reasoning, reply.content) == ("r", "a")
@@ -155,7 +155,7 @@ def test_a_malformed_call_says_why(body, name, error):
     assert error in call.error
 
 
-def test_calls_are_not_looked_for_where_the_template_knows_none(kit):
+def test_template_without_calls_has_none_parsed(kit):
     chat = Chat(kit.tokenizer("{{ messages[0].content }}"), model_name="tiny")
     text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     assert chat.reply(completion(text)) == Message(role="assistant", content=text)
@@ -185,7 +185,7 @@ def test_decoding_keeps_special_tokens_and_spaces(chat):
 STOPS = frozenset([2])
 
 
-def test_an_action_is_written_as_it_would_have_been_sampled(chat):
+def test_encoded_action_equals_a_sampled_one(chat):
     tokens = chat.encode("4 , 5", STOPS)
     assert tokens.dtype == np.int32
     assert chat.decode(tokens.tolist()) == "4 , 5<|im_end|>"
@@ -195,7 +195,7 @@ def test_an_action_is_written_as_it_would_have_been_sampled(chat):
 
 
 @given(st.text() | st.sampled_from(["<|im_end|>", "a<|im_start|>user\nb", "<|pad|>", " <|im_end|> "]))
-def test_no_control_token_stands_for_what_looks_like_one(kit, text):
+def test_encoding_writes_no_control_token_for_text(kit, text):
     chat = Chat(kit.tokenizer(), model_name="tiny")
     *body, end = chat.encode(text, STOPS).tolist()
     assert end == 2
@@ -203,7 +203,7 @@ def test_no_control_token_stands_for_what_looks_like_one(kit, text):
     assert set(body).isdisjoint({0, 1, 2})
 
 
-def test_what_cannot_be_written_to_the_letter_is_not_written(kit):
+def test_text_that_cannot_be_encoded_exactly_is_refused(kit):
     tokenizer = kit.tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     chat = Chat(tokenizer, model_name="tiny")
@@ -211,7 +211,7 @@ def test_what_cannot_be_written_to_the_letter_is_not_written(kit):
     assert chat.encode("four", STOPS) is not None
 
 
-def test_the_end_is_that_of_the_template_and_one_that_stops(kit):
+def test_encoded_action_ends_with_a_stop_token(kit):
     template = "{% for message in messages %}{{ message.content + '<|pad|><|im_start|><|im_end|>' }}{% endfor %}"
     chat = Chat(kit.tokenizer(template), model_name="tiny")
     assert chat.encode("a", frozenset([1, 2])).tolist()[-1] == 1

@@ -33,7 +33,10 @@ async def learn(engine, kit, iteration: int) -> str:
     found = await asyncio.gather(
         *(sampler.sample(PROMPT[: 5 + i], Sampling(max_tokens=12, seed=100 * iteration + i)) for i in range(7))
     )
-    rows = [kit.Row(one.prompt_tokens, one.tokens, one.logprobs, trajectory=i) for i, one in enumerate(found)]
+    rows = [
+        kit.Row(completion.prompt_tokens, completion.tokens, completion.logprobs, trajectory=i)
+        for i, completion in enumerate(found)
+    ]
     scored = await engine.score(kit.experience(rows))
     given = np.random.default_rng(iteration).normal(size=len(scored.tokens)).astype(np.float32)
     targets = None if scored.values is None else given
@@ -43,7 +46,7 @@ async def learn(engine, kit, iteration: int) -> str:
     return (await engine.publish())["solver"].checksum
 
 
-async def test_publishing_counts_versions_of_what_is_trained(qwen3, opened, kit):
+async def test_publish_counts_versions_of_trained_policies(qwen3, opened, kit):
     specs = [PolicySpec(name="solver", model=qwen3), PolicySpec(name="judge", model=qwen3, kind="frozen")]
     engine = await opened(qwen3, train=TRAIN, policies=specs)
     first = await engine.publish()
@@ -71,9 +74,7 @@ async def test_a_checksum_covers_evenly_spaced_numbers_of_every_tensor(qwen3, op
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_activations_are_computed_again_by_choice_with_the_same_weights_and_samples(
-    qwen3, opened, kit, tmp_path, kind
-):
+async def test_gradient_checkpointing_changes_no_weights(qwen3, opened, kit, tmp_path, kind):
     lora = Lora(rank=4, alpha=8.0) if kind == "lora" else None
     specs = [PolicySpec(name="solver", model=qwen3, kind=kind, lora=lora)]
     checksums, passes = [], []
@@ -89,7 +90,7 @@ async def test_activations_are_computed_again_by_choice_with_the_same_weights_an
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_two_runs_and_a_resumed_one_are_bit_equal(model, opened, kit, tmp_path, dtype):
+async def test_equal_and_resumed_runs_are_bit_equal(model, opened, kit, tmp_path, dtype):
     specs = [PolicySpec(name="solver", model=model, value_head=True)]
     options = {"train": TRAIN, "deterministic": True, "policies": specs, "dtype": dtype}
     one, other = await opened(model, **options), await opened(model, **options)
@@ -109,7 +110,9 @@ async def test_a_checkpoint_is_loaded_for_sampling(qwen3, opened, kit, tmp_path)
     sampling = await opened(qwen3)
     await sampling.load(tmp_path / "policies")
     ask = Sampling(max_tokens=20, temperature=0.0)
-    found, expected = [await one.sampler("solver").sample(PROMPT, ask) for one in (sampling, engine)]
+    found, expected = [
+        await sampler_engine.sampler("solver").sample(PROMPT, ask) for sampler_engine in (sampling, engine)
+    ]
     assert found.tokens.tolist() == expected.tokens.tolist()
     assert found.versions == expected.versions
 
@@ -157,7 +160,7 @@ async def test_an_unknown_policy_is_named(qwen3, opened):
         engine.sampler("coder")
 
 
-def test_a_failing_storage_is_told_by_the_error_of_the_system_once_all_ranks_are_through(tmp_path):
+def test_storage_errors_are_raised_after_all_tensors_were_taken(tmp_path):
     taken = []
     tensors = ((name, torch.zeros(3)) for name in "abc" if taken.append(name) is None)
     with pytest.raises(FileNotFoundError, match=r"gone/weights-00000\.safetensors"):
@@ -171,7 +174,7 @@ def random_tensors(seed=0):
     return {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
 
 
-def test_a_small_policy_is_one_file_as_safetensors_writes_it_with_its_hash_beside_it(tmp_path):
+def test_small_policy_is_one_safetensors_file_with_a_hash(tmp_path):
     tensors = random_tensors()
     write_tensors(tensors.items(), tmp_path / "weights.safetensors")
     save_file(tensors, tmp_path / "theirs")
@@ -182,7 +185,7 @@ def test_a_small_policy_is_one_file_as_safetensors_writes_it_with_its_hash_besid
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp_path, ranks):
+def test_ranks_write_shards_with_each_tensor_once(tmp_path, ranks):
     tensors, place = random_tensors(), tmp_path / "weights.safetensors"
     written = []
     for rank in range(ranks):
@@ -193,16 +196,16 @@ def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp
     contents = {path.name: sorted(load_file(path)) for path in tmp_path.glob("*.safetensors")}
     shards = [["a"], ["b"], ["c", "d"], ["e"], ["f"]]
     assert contents == {f"weights-{number:05d}.safetensors": names for number, names in enumerate(shards)}
-    assert [len(one) for one in written] == [len(shards[rank::ranks]) for rank in range(ranks)]
+    assert [len(tensors) for tensors in written] == [len(shards[rank::ranks]) for rank in range(ranks)]
     for path in tmp_path.glob("*.safetensors"):
         digest = path.with_name(f"{path.name}.sha256").read_text().split()[0]
         assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
     with StoredTensors(place) as stored:
-        assert stored.shapes == {name: tuple(one.shape) for name, one in tensors.items()}
-        assert all(torch.equal(stored[name], one) for name, one in tensors.items())
+        assert stored.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
 
 
-async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, opened, kit, tmp_path, monkeypatch):
+async def test_sharded_policy_resumes_bit_exactly(qwen3, opened, kit, tmp_path, monkeypatch):
     engine = await opened(qwen3, train=TRAIN, deterministic=True)
     await learn(engine, kit, 0)
     monkeypatch.setattr("mappa_engine.local.policy.write_tensors", partial(write_tensors, shard_bytes=10_000))
@@ -213,12 +216,15 @@ async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, 
     await resumed.load(tmp_path / "policies")
     started = await opened(qwen3, policies=[PolicySpec(name="solver", model=qwen3, start=folder)])
     ask = Sampling(max_tokens=20, temperature=0.0)
-    sampled = [(await one.sampler("solver").sample(PROMPT, ask)).tokens.tolist() for one in (engine, resumed, started)]
+    sampled = [
+        (await each_engine.sampler("solver").sample(PROMPT, ask)).tokens.tolist()
+        for each_engine in (engine, resumed, started)
+    ]
     assert sampled[0] == sampled[1] == sampled[2]
     assert await learn(engine, kit, 1) == await learn(resumed, kit, 1)
 
 
-async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_before(qwen3, opened, kit, tmp_path):
+async def test_bfloat16_checkpoint_has_the_computed_size(qwen3, opened, kit, tmp_path):
     engine = await opened(qwen3, train=TRAIN)
     await learn(engine, kit, 0)
     sizes = {}
@@ -230,20 +236,18 @@ async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_
     weights = engine.checkpoint_bytes("float32") // 12
     assert sizes["float32"] - sizes["bfloat16"] == pytest.approx(2 * weights, rel=0.01)
     exact, rounded = (load_file(tmp_path / dtype / "solver" / "weights.safetensors") for dtype in sizes)
-    assert all(torch.equal(one.bfloat16(), rounded[name]) for name, one in exact.items())
+    assert all(torch.equal(tensor.bfloat16(), rounded[name]) for name, tensor in exact.items())
     resumed = await opened(qwen3, train=TRAIN)
     await resumed.load(tmp_path / "bfloat16")
     await resumed.save(tmp_path / "again")
     again = load_file(tmp_path / "again" / "solver" / "weights.safetensors")
-    assert all(torch.equal(one, rounded[name].float()) for name, one in again.items())
-    moments = (load_file(tmp_path / one / "solver" / "optimiser.safetensors") for one in ("float32", "again"))
+    assert all(torch.equal(tensor, rounded[name].float()) for name, tensor in again.items())
+    moments = (load_file(tmp_path / folder / "solver" / "optimiser.safetensors") for folder in ("float32", "again"))
     first, second = moments
-    assert all(torch.equal(one, second[name]) for name, one in first.items())
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_waits(
-    qwen3, opened, kit, tmp_path, monkeypatch
-):
+async def test_sampling_continues_during_a_checkpoint(qwen3, opened, kit, tmp_path, monkeypatch):
     """The disk is away until an action was sampled: it would stay so for ever if sampling waited for it."""
     engine = await opened(qwen3, train=TRAIN)
     expected = await engine.sampler("solver").sample(PROMPT, Sampling(max_tokens=9, temperature=0.0))
@@ -268,7 +272,7 @@ async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_wait
     assert found.tokens.tolist() == expected.tokens.tolist()
     await engine.publish()
     await engine.save(tmp_path / "updated")
-    first, second = (load_file(tmp_path / one / "solver" / "weights.safetensors") for one in ("saved", "updated"))
+    first, second = (load_file(tmp_path / folder / "solver" / "weights.safetensors") for folder in ("saved", "updated"))
     start = load_file(Path(qwen3) / "model.safetensors")
-    assert all(torch.equal(one, start[name]) for name, one in first.items()), "a checkpoint has one version"
-    assert any(not torch.equal(one, second[name]) for name, one in first.items())
+    assert all(torch.equal(tensor, start[name]) for name, tensor in first.items()), "a checkpoint has one version"
+    assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())

@@ -32,7 +32,7 @@ def chances_of_success(chance, siblings):
 
 @pytest.mark.parametrize("chance", [0.125, 0.5, 0.75])
 @pytest.mark.parametrize("siblings", [1, 2, 3, 4])
-def test_the_gradient_is_that_of_the_likelihood_up_to_an_order(chance, siblings):
+def test_maxrl_gradient_is_that_of_the_likelihood(chance, siblings):
     """grad p times 1 + (1-p) + … + (1-p)^(n-2): nothing for one sibling, that of p for two, of log p for many."""
     process = chances_of_success(chance, siblings)
     found = expected_gradient(process, MaxRL(MaxRLOptions()))
@@ -47,7 +47,7 @@ class TestMaxRL(EstimatorContract):
         return MaxRL(MaxRLOptions())
 
 
-def test_a_negative_reward_has_no_share(kit):
+def test_negative_reward_is_ignored(kit):
     experience = kit.experience(kit.rows(2))
     with pytest.raises(ConfigError, match=r"a reward is -1; .* at least 0"):
         MaxRL(MaxRLOptions())(replace(experience, reward=np.array([1.0, -1.0], np.float32)), {})
@@ -68,7 +68,7 @@ class TestTruncationFilter(ShaperContract):
     def shaper(self):
         return TruncationFilterShaper(TruncationFilterOptions())
 
-    def test_what_was_cut_off_has_no_reward(self):
+    def test_truncated_actions_have_no_reward(self):
         (finished, *_) = self.trajectories()
         assert [step.truncated for step in finished.steps] == [False, True, False, False]
         assert self.shaper()(finished, (8.0, 2.0, 5.0, None)) == (8.0, None, 5.0, None)

@@ -22,6 +22,6 @@ def test_a_decoding_step_equals_attention_with_repeated_keys(kernel, monkeypatch
     key, value = torch.randn(2, ROWS, GROUPS, WIDTH, SIZE, generator=random)
     seen = torch.arange(WIDTH) < torch.tensor([2, 5, 3])[:, None]
     out, _ = kv_cache.grouped_attention(torch.nn.Module(), query, key, value, seen[:, None, None])
-    repeated = [one.repeat_interleave(HEADS // GROUPS, dim=1) for one in (key, value)]
+    repeated = [part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (key, value)]
     expected = scaled_dot_product_attention(query, *repeated, attn_mask=seen[:, None, None]).transpose(1, 2)
     torch.testing.assert_close(out, expected)

@@ -28,15 +28,17 @@ def taught_logits(process):
 
 def tables(process, logits):
     """Log-probabilities by (policy, context, token)."""
-    keys = [one[:2] for one in process.parameters]
-    sums = {key: torch.logsumexp(logits[[place for place, one in enumerate(keys) if one == key]], 0) for key in keys}
-    return {one: logits[place] - sums[one[:2]] for place, one in enumerate(process.parameters)}
+    keys = [parameter[:2] for parameter in process.parameters]
+    sums = {key: torch.logsumexp(logits[[place for place, each in enumerate(keys) if each == key]], 0) for key in keys}
+    return {parameter: logits[place] - sums[parameter[:2]] for place, parameter in enumerate(process.parameters)}
 
 
 def exact(process, discount):
     """The gradient of -KL(policy || teacher) of every action, by differentiation: of whole actions (discount 1), or of
     every next token with its context as likely as it is (0)."""
-    own = torch.tensor([np.log(process.tables[one[:2]][one[2]]) for one in process.parameters], requires_grad=True)
+    own = torch.tensor(
+        [np.log(process.tables[parameter[:2]][parameter[2]]) for parameter in process.parameters], requires_grad=True
+    )
     policy, teacher = tables(process, own), tables(process, taught_logits(process))
     total = torch.zeros((), dtype=torch.float64)
     for visit in process.visits():
@@ -74,19 +76,19 @@ def expected(process, estimator):
     return total
 
 
-@pytest.mark.parametrize("process", [ONE_DECISION, VARIABLE_TURNS], ids=lambda one: one.name)
+@pytest.mark.parametrize("process", [ONE_DECISION, VARIABLE_TURNS], ids=lambda process: process.name)
 @pytest.mark.parametrize("discount", [0.0, 1.0])
-def test_the_expected_gradient_is_that_of_the_divergence_from_the_teacher(process, discount):
+def test_expected_gradient_is_that_of_the_divergence(process, discount):
     found = expected(process, Distill(DistillOptions(discount=discount), None))
     np.testing.assert_allclose(found, exact(process, discount), atol=1e-6)
     assert np.abs(found).max() > 0.01
 
 
-def test_the_two_divergences_are_not_the_same():
+def test_divergences_differ():
     assert np.abs(exact(ONE_DECISION, 0.0) - exact(ONE_DECISION, 1.0)).max() > 1e-3
 
 
-def test_rewards_have_the_rest_of_the_weight():
+def test_rewards_get_the_remaining_weight():
     options = DistillOptions(weight=0.25, rewards=Use(use="rloo"), discount=1.0)
     found = expected(ONE_DECISION, REGISTRY.build("estimators", "distill", resolved(options)))
     reward = expected_gradient(ONE_DECISION, REGISTRY.build("estimators", "rloo"))
@@ -99,7 +101,7 @@ def resolved(options):
     return replace(options, rewards=Use(use="rloo", options=REGISTRY.offer("estimators", "rloo").options()))
 
 
-def test_rows_without_a_teacher_or_a_reward_teach_nothing(kit):
+def test_rows_without_teacher_or_reward_have_no_advantage(kit):
     experience = kit.experience([*kit.rows(2), *kit.rows(1, seed=3, weight=0.0)])
     old = np.full(len(experience.tokens), -1.0, np.float32)
     teacher = np.where(experience.row_of_token == 0, np.nan, -0.5).astype(np.float32)
@@ -119,7 +121,7 @@ def test_rows_without_a_teacher_or_a_reward_teach_nothing(kit):
         ({"max_prompt_tokens": 0}, "max_prompt_tokens: must be at least 1"),
     ],
 )
-def test_settings_that_make_no_teacher_are_refused(settings, says):
+def test_invalid_teacher_settings_are_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
         DistillOptions(**settings).check()
 
@@ -128,7 +130,7 @@ def test_settings_that_make_no_teacher_are_refused(settings, says):
 
 
 def render(policy, step, messages):
-    text = "".join(f"<{one.role}>{one.content}" for one in messages)
+    text = "".join(f"<{message.role}>{message.content}" for message in messages)
     return np.frombuffer(f"{'other ' * (policy == 'other')}{text}".encode(), np.uint8).astype(np.int32)
 
 
@@ -179,7 +181,7 @@ def view(experience, reasons=REASONS, **settings):
     return Distill(options, None).teacher_view(experience, trajectories(experience, reasons), render)
 
 
-def test_the_teacher_reads_the_coach_s_reason_behind_the_prompt(played):
+def test_teacher_prompt_ends_with_the_reason(played):
     found = view(played)
     assert texts(found) == ["<user>task 0 [forgot the tax]", "<user>task 1 [right]"]
     assert found.steps == played.steps[:2]
@@ -194,7 +196,7 @@ def test_a_row_without_a_reward_has_no_teacher(played):
     assert texts(view(replace(played, weight=weights))) == ["<user>task 1 [right]"]
 
 
-def test_another_policy_reads_the_same_tokens_and_may_read_the_reason(played):
+def test_another_policy_can_teach(played):
     found = view(played, policy="mentor", reason=False)
     assert texts(found) == [f"<user>task {row}" for row in range(4)]
     assert (found.policies, found.policy.tolist()) == (("mentor",), [0] * 4)
@@ -203,7 +205,7 @@ def test_another_policy_reads_the_same_tokens_and_may_read_the_reason(played):
         view(played, policy="other", reason=False)
 
 
-def test_reasons_of_coaches_that_saw_the_truth_are_refused():
+def test_reasons_from_coaches_with_references_are_refused():
     teacher = Distill(DistillOptions(policy="mentor"), None)
     assert teacher.teacher_policy(("solver",), ("checker",)) == "mentor"
     with pytest.raises(ConfigError, match=r"the coach of solver sees the reference answer .* set truth=true"):
@@ -213,7 +215,7 @@ def test_reasons_of_coaches_that_saw_the_truth_are_refused():
 
 
 @pytest.mark.parametrize(("kind", "scored"), [("full", True), ("frozen", False)])
-def test_on_the_cluster_only_a_policy_that_is_trained_can_teach(kind, scored):
+def test_only_trained_policies_teach_on_the_cluster(kind, scored):
     mentor = PolicySpec(name="mentor", model="8b", kind=kind)
     assert ClusterEngine(ClusterOptions()).can_score(mentor) is scored
     assert LocalEngine(LocalOptions(device="cpu")).can_score(mentor)

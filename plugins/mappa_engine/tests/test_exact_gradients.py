@@ -54,7 +54,7 @@ class Tables:
         self.passes = 0
         self._place = {parameter: place for place, parameter in enumerate(process.parameters)}
         tables = {}
-        self._table = torch.tensor([tables.setdefault(one[:2], len(tables)) for one in process.parameters])
+        self._table = torch.tensor([tables.setdefault(parameter[:2], len(tables)) for parameter in process.parameters])
 
     def forward(self, batch, *, entropy=False):
         assert not entropy
@@ -63,7 +63,7 @@ class Tables:
         logprobs = self.logits - sums.log()[self._table]
         if batch.dummy:
             return Predictions(logprobs[:1])
-        return Predictions(logprobs[[self._place[self.name, *one] for one in self._asked(batch)]])
+        return Predictions(logprobs[[self._place[self.name, *asked] for asked in self._asked(batch)]])
 
     def _asked(self, batch):
         """What was read before each sampled token, however the sequences lie."""
@@ -166,7 +166,7 @@ PER_BATCH = {"solver": 2 * 2 * 2, "checker": 2 * 1 * 1}
 
 
 @pytest.mark.parametrize("loss, estimator", [("ppo", "rloo"), *[(loss, "reinforce") for loss in LOSSES]])
-def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimator):
+def test_estimators_and_losses_give_the_policy_gradient(loss, estimator):
     """Loss and mean over tokens: -2/N of the policy gradient per trajectory, to the last digits of float64."""
     found = expected(EVEN, built("estimators", estimator), built("losses", loss), spread=SPREADS[2])
     tokens = np.array([PER_BATCH[policy] for policy, _, _ in EVEN.parameters])
@@ -179,15 +179,15 @@ def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimat
 @pytest.mark.parametrize(
     "loss, spread",
     [
-        *[("ppo", one) for one in SPREADS],
-        *[("gspo", one) for one in SPREADS],
+        *[("ppo", spread) for spread in SPREADS],
+        *[("gspo", spread) for spread in SPREADS],
         ("cispo", SPREADS[3]),
         ("vespo", SPREADS[2]),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda one: one.name)
-def test_micro_batches_ranks_and_padding_change_nothing(process, loss, spread):
+@pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda process: process.name)
+def test_gradient_does_not_depend_on_micro_batches_ranks_and_padding(process, loss, spread):
     """On batches of rows and trajectories of different lengths: the gradient is the weighted score of the mean over
     tokens, however they are laid out."""
     gaps = []
@@ -201,7 +201,7 @@ def test_micro_batches_ranks_and_padding_change_nothing(process, loss, spread):
 
 
 @pytest.mark.parametrize("mean", ["sequence", "fixed"])
-def test_other_means_are_as_exact(mean):
+def test_other_means_are_exact(mean):
     train = replace(TRAIN, mean=mean, mean_length=5)
     for batch in possible_batches(VARIABLE_TURNS)[::60]:
         given, _ = built("estimators", "reinforce")(batch.experience, {})
@@ -217,7 +217,7 @@ def test_other_means_are_as_exact(mean):
             np.testing.assert_allclose(found, -by_hand, atol=1e-10)
 
 
-def test_advantages_that_differ_from_token_to_token_stay_with_their_tokens():
+def test_token_advantages_stay_with_their_tokens():
     for batch in possible_batches(SHARED)[::9]:
         drawn = np.random.default_rng(7).normal(size=len(batch.experience.tokens)).astype(np.float32)
         by_hand = gradient_of(SHARED, batch, drawn.astype(np.float64), "tokens")
@@ -241,7 +241,7 @@ COIN = DecisionProcess(
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_what_a_divergence_in_the_loss_pulls_at(kind):
+def test_divergence_in_the_loss_has_the_exact_gradient(kind):
     """p = (1/4, 3/4), reference q = (1/2, 1/2), d = log p/q. The gradients of the estimates, on average over p:
 
     k1 = d                  E[s] = 0: nothing at all
@@ -260,7 +260,7 @@ def test_what_a_divergence_in_the_loss_pulls_at(kind):
 
 
 @pytest.mark.parametrize("kind", ["k2", "k3_corrected"])
-def test_a_divergence_over_what_another_policy_sampled_is_weighed_as_the_rest_of_the_loss(kind):
+def test_divergence_off_policy_has_the_same_importance_weights(kind):
     """The sampler's (1/2, 1/2) gives the gradient of the learner's KL(p||q), p = (1/4, 3/4), where every token's
     divergence weighs by p over the sampler; unweighed it would be E_sampler[log(p/q) s]."""
     train = replace(TRAIN, correction=CorrectionSection(kind="truncate", cap=100.0))
@@ -302,7 +302,7 @@ class Steps(Tables):
 @pytest.mark.parametrize(
     ("rows", "limit", "sizes"), [(65, 64, [33, 32]), (64, 32, [32, 32]), (7, 3, [3, 2, 2]), (3, 9, [3])]
 )
-def test_minibatches_are_as_even_as_they_can_be(rows, limit, sizes):
+def test_minibatches_are_even(rows, limit, sizes):
     """Under AdamW a step on one row left over moves the weights as far as one on all the others."""
     process = replace(COIN, samples=rows)
     one = possible_batches(COIN)[0].experience
@@ -327,10 +327,10 @@ def two_tokens(first, second):
                 agent="solver",
                 prompt=(1,),
                 actions=tuple(
-                    Action(tokens=(5 + one, 7 + two), chances=(p, q), points=points, then=0.0)
-                    for one, p in enumerate((first, 1.0 - first))
-                    for two, q in enumerate((second[one], 1.0 - second[one]))
-                    for points in [((8.0, 1.0), (0.0, 4.0))[one][two]]
+                    Action(tokens=(5 + low, 7 + two), chances=(p, q), points=points, then=0.0)
+                    for low, p in enumerate((first, 1.0 - first))
+                    for two, q in enumerate((second[low], 1.0 - second[low]))
+                    for points in [((8.0, 1.0), (0.0, 4.0))[low][two]]
                 ),
             ),
         ),
@@ -340,23 +340,23 @@ def two_tokens(first, second):
 
 
 @pytest.mark.parametrize("level", ["sequence", "token"])
-def test_what_another_policy_sampled_is_corrected_for_whole_actions_only(level):
+def test_only_sequence_correction_is_exact_off_policy(level):
     """Sampled by one table, learned by another. Weighed by the ratio of whole actions the expectation is the learner's
     policy gradient; by the ratio of each token alone it lacks the other token's, and differs by just that."""
     sampler, learner = two_tokens(0.5, (0.5, 0.25)), two_tokens(0.25, (0.75, 0.5))
     train = replace(TRAIN, correction=CorrectionSection(kind="truncate", level=level, cap=100.0))
     total = np.zeros(len(learner.parameters))
     for batch in possible_batches(sampler):
-        theirs, ours = (in_float64(one, batch.experience).logprobs for one in (sampler, learner))
+        theirs, ours = (in_float64(policy, batch.experience).logprobs for policy in (sampler, learner))
         experience = replace(batch.experience, logprobs=theirs, old_logprobs=ours)
         given, _ = built("estimators", "reinforce")(experience, {})
         total -= 2.0 * batch.chance * gradient(learner, experience, given, built("losses", "ppo"), train=train)
     by_hand = np.zeros_like(total)
     (sampled,), (learned,) = sampler.tasks, learner.tasks
-    for one, other in zip(sampled.actions, learned.actions, strict=True):
-        ratios = np.array(other.chances) / np.array(one.chances)
+    for action, other in zip(sampled.actions, learned.actions, strict=True):
+        ratios = np.array(other.chances) / np.array(action.chances)
         weights = np.full(2, prod(ratios)) if level == "sequence" else ratios
-        by_hand += one.chance * one.points * (weights @ learner.scores(learned, other))
+        by_hand += action.chance * action.points * (weights @ learner.scores(learned, other))
     np.testing.assert_allclose(total, by_hand, atol=1e-6)
     off = np.abs(total - policy_gradient(learner, "action")).max()
     print(f"{level}: off by {off:.3g}")

@@ -73,7 +73,7 @@ def gap(model, completion) -> float:
     return float(np.abs(found - completion.logprobs).max())
 
 
-def test_every_agent_becomes_what_sampled(run, qwen3, tmp_path, capsys):
+def test_export_equals_the_sampled_policy(run, qwen3, tmp_path, capsys):
     folder, sampled = run
     assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checker", "solver", "writer"]
@@ -91,7 +91,7 @@ def test_every_agent_becomes_what_sampled(run, qwen3, tmp_path, capsys):
     assert json.loads((tmp_path / "out/checker/adapter_config.json").read_text())["base_model_name_or_path"] == qwen3
 
 
-def test_a_merged_adapter_is_a_model_of_its_own(run, tmp_path):
+def test_merged_adapter_is_a_model(run, tmp_path):
     folder, sampled = run
     words = ["export", f"{folder}@3", "--to", "hf", "--agent", "writer", "--merged", "--out", str(tmp_path / "out")]
     assert main(words) == 0
@@ -102,11 +102,11 @@ def test_a_merged_adapter_is_a_model_of_its_own(run, tmp_path):
     assert main([*words[:-1], str(tmp_path / "half"), "--dtype", "bfloat16"]) == 0
     half = AutoModelForCausalLM.from_pretrained(tmp_path / "half" / "writer")
     assert half.dtype == torch.bfloat16
-    rounded = {name: one.bfloat16() for name, one in merged.state_dict().items()}
-    assert all(torch.equal(one, rounded[name]) for name, one in half.state_dict().items())
+    rounded = {name: tensor.bfloat16() for name, tensor in merged.state_dict().items()}
+    assert all(torch.equal(tensor, rounded[name]) for name, tensor in half.state_dict().items())
 
 
-def test_an_agents_name_is_no_path(run, tmp_path, capsys):
+def test_agent_name_is_not_a_path(run, tmp_path, capsys):
     folder = Path(shutil.copytree(run[0], tmp_path / "run"))
     manifest = folder / "checkpoints" / "000003" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"writer":', '"../writer":'))
@@ -116,7 +116,7 @@ def test_an_agents_name_is_no_path(run, tmp_path, capsys):
     assert f"../writer  {out / '_._writer'}" in capsys.readouterr().out
 
 
-def test_a_place_that_takes_no_folder_is_told(run, tmp_path, capsys):
+def test_unwritable_target_is_an_error(run, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["export", str(run[0]), "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written: File exists: a file stands in its place" in " ".join(capsys.readouterr().err.split())
@@ -133,14 +133,14 @@ def test_a_place_that_takes_no_folder_is_told(run, tmp_path, capsys):
         (["RUN/judge@last"], "no agent of it has a trained policy 'judge'; there are solver, team"),
     ],
 )
-def test_wrong_input_leaves_nothing(run, tmp_path, capsys, words, message):
+def test_failed_export_leaves_no_folder(run, tmp_path, capsys, words, message):
     words = [word.replace("RUN", str(run[0])) for word in words]
     assert main(["export", *words, "--out", str(tmp_path / "out")]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_there_is_left_alone(run, tmp_path, capsys):
+def test_existing_folder_is_not_overwritten(run, tmp_path, capsys):
     (tmp_path / "out" / "solver").mkdir(parents=True)
     assert main(["export", str(run[0]), "--out", str(tmp_path / "out")]) == 2
     assert "exists already" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def assert_exact() -> None:
     assert FLOAT32_VARIABLES.items() <= os.environ.items()
 
 
-def test_products_of_float32_are_exact():
+def test_float32_products_are_exact():
     forbid_tf32()
     assert_exact()
 

@@ -59,14 +59,14 @@ def test_weights_are_of_normalised_rewards(kit):
     assert found == near([-2.5 * HALF, 2.5 * HALF])
 
 
-def test_one_reward_more_is_not_lost_as_it_is_in_their_sum(kit):
+def test_rewards_with_equal_sums_are_told_apart(kit):
     """The paper's example: of two siblings, the better one has one of two rewards, or both."""
     one = advantages(kit, [(0, 0), (1, 0)], group=[0, 0])
     both = advantages(kit, [(0, 0), (1, 1)], group=[0, 0])
     assert one == near([-HALF, HALF]) and both == near([-2 * HALF, 2 * HALF])
 
 
-def test_a_row_without_one_of_the_rewards_is_in_no_group(kit):
+def test_rows_without_a_reward_are_in_no_group(kit):
     nan = float("nan")
     with_it = advantages(kit, [(0, 1), (10, 3), (9, nan)], group=[0, 0, 0])
     without = advantages(kit, [(0, 1), (10, 3)], group=[0, 0])
@@ -75,19 +75,19 @@ def test_a_row_without_one_of_the_rewards_is_in_no_group(kit):
     assert advantages(kit, [(0, 1), (10, 3), (9, 9)], group=[0, 0, 0], reward=[1, 1, nan]) == near([*without, 0])
 
 
-def test_sums_are_normalised_for_each_agent_apart(kit):
+def test_sums_are_normalised_by_agent(kit):
     rows, group = [(0, 0), (10, 0), (0, 0), (1, 1)], [0, 0, 1, 1]
     found = advantages(kit, rows, group=group, agent=[0, 0, 1, 1], normalize="agent")
     assert found == near([-HALF, HALF, -HALF, HALF])
 
 
-def test_outcome_and_shaped_reward_are_rewards_too(kit):
+def test_outcome_and_shaped_reward_count(kit):
     weights = {"outcome": 1.0, "reward": 1.0}
     found = advantages(kit, [(5, 5)] * 2, group=[0, 0], weights=weights, reward=[0, 1], outcome=[1, 0])
     assert found == near([0.0, 0.0])
 
 
-def test_a_reward_that_no_action_has_is_an_error(kit):
+def test_reward_of_no_action_is_an_error(kit):
     nan = float("nan")
     with pytest.raises(ConfigError, match=r"no action has the reward after: .*options\.weights.*coach\.reward\.after"):
         advantages(kit, [(0, nan), (1, nan)], group=[0, 0])
@@ -102,16 +102,16 @@ def test_a_reward_that_no_action_has_is_an_error(kit):
         ({"eps": 0.0}, "eps: must be above 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, said):
+def test_invalid_options_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         GDPOOptions(**options).check()
 
 
-def test_a_reward_that_weights_leave_out_has_none():
+def test_reward_without_a_weight_counts_nothing():
     settings = "estimator={use: gdpo, options: {weights: {live: 1, outcome: 0.5}}}"
     composed = compose(load_plugins(only=("engine", "sandbox", "mathchat")), "mathchat", overrides=(settings,))
     assert composed.config.estimator.options.weights == {"live": 1.0, "outcome": 0.5}
 
 
-def test_it_is_offered():
+def test_gdpo_is_offered():
     assert isinstance(load_plugins(only=("engine", "sandbox")).build("estimators", "gdpo", GDPOOptions()), GDPO)

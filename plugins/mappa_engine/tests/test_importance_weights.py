@@ -18,9 +18,12 @@ NAN, INF = float("nan"), float("inf")
 
 def scored(kit, ratios, logprob=-1.0):
     """Rows whose tokens have these ratios of learner to sampler."""
-    rows = [kit.Row([5, 6], [7] * len(one), [logprob] * len(one), trajectory=index) for index, one in enumerate(ratios)]
+    rows = [
+        kit.Row([5, 6], [7] * len(ratios_of_row), [logprob] * len(ratios_of_row), trajectory=index)
+        for index, ratios_of_row in enumerate(ratios)
+    ]
     experience = kit.experience(rows)
-    logs = np.log(np.concatenate([np.asarray(one, np.float64) for one in ratios]))
+    logs = np.log(np.concatenate([np.asarray(ratios_of_row, np.float64) for ratios_of_row in ratios]))
     return replace(experience, old_logprobs=(experience.logprobs + logs).astype(np.float32))
 
 
@@ -40,14 +43,14 @@ def test_tokens_beyond_the_cap_or_its_inverse_are_masked(kit):
     assert found == pytest.approx([0.0, 0.6, 1.9, 0.0])
 
 
-def test_an_action_weighs_the_product_over_its_tokens(kit):
+def test_sequence_weight_is_the_product_of_ratios(kit):
     ratios = [[0.5, 3.0], [1.5, 2.0], [0.25]]
     assert weights(kit, ratios, level="sequence") == pytest.approx([1.5, 1.5, 2.0, 2.0, 0.25])
     masked = weights(kit, ratios, level="sequence", kind="mask")
     assert masked == pytest.approx([1.5, 1.5, 0.0, 0.0, 0.0])
 
 
-def test_actions_that_are_off_throughout_are_filtered_whatever_their_length(kit):
+def test_geometric_mean_filters_actions_of_any_length(kit):
     # Geometric means 1, 1.1, 0.8 and unknown: single tokens may be far off, and a product of many near ones is.
     ratios = [[0.5, 2.0], [1.1] * 3, [0.8, 0.8], [NAN, 1.0]]
     both = {"geometric_low": 0.9, "geometric_high": 1.05}
@@ -61,14 +64,14 @@ def test_actions_that_are_off_throughout_are_filtered_whatever_their_length(kit)
     assert found.metrics["correction_share"] == pytest.approx(7 / 9)
 
 
-def test_nothing_is_corrected_where_it_is_off_and_figures_are_there_all_the_same(kit):
+def test_kind_none_gives_metrics_only(kit):
     found = compute_importance_weights(scored(kit, [[0.5, 4.0]]), np.arange(1), CorrectionSection(kind="none"))
     assert found.weights is None
     assert found.metrics["correction_share"] == 0.0
     assert found.metrics["mismatch_max"] == pytest.approx(np.log(4.0))
 
 
-def test_figures_by_hand(kit):
+def test_metrics_by_hand(kit):
     experience = scored(kit, [[0.5, 1.0], [4.0, 1.0]])
     found = compute_importance_weights(experience, np.arange(2), CorrectionSection()).metrics
     assert found["mismatch_max"] == pytest.approx(np.log(4.0), rel=1e-5)
@@ -81,7 +84,7 @@ def test_figures_by_hand(kit):
     assert by_action["correction_share"] == 0.5
 
 
-def test_equal_log_probabilities_change_nothing(kit):
+def test_equal_logprobs_give_weight_one(kit):
     found = compute_importance_weights(scored(kit, [[1.0, 1.0], [1.0]]), np.arange(2), CorrectionSection())
     assert found.weights.tolist() == [1.0, 1.0, 1.0]
     assert found.metrics == {
@@ -99,7 +102,7 @@ def test_other_rows_have_no_weight(kit):
     assert found.metrics["mismatch_max"] == pytest.approx(np.log(2.0), rel=1e-5)
 
 
-def test_no_rows_have_no_figures(kit):
+def test_no_rows_have_no_metrics(kit):
     found = compute_importance_weights(scored(kit, [[3.0]]), np.zeros(0, np.int64), CorrectionSection())
     assert (found.weights, found.metrics) == (None, {})
 
@@ -109,7 +112,7 @@ def test_no_rows_have_no_figures(kit):
     [(-1.0, -INF, 0.0, 0.0), (-INF, -1.0, 2.0, 0.0), (-INF, -INF, 0.0, 0.0), (NAN, -1.0, 0.0, 0.0), (-1.0, NAN, 0, 0)],
 )
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_what_is_not_finite_never_makes_a_weight_that_is_none(kit, sampled, old, truncated, masked, level):
+def test_weights_are_finite(kit, sampled, old, truncated, masked, level):
     experience = kit.experience([kit.Row([5, 6], [7, 8], [sampled, -1.0]), kit.Row([5], [9], [-1.0], trajectory=1)])
     experience = replace(experience, old_logprobs=np.float32([old, -1.0, -1.0]))
     for kind, expected in (("truncate", truncated), ("mask", masked)):
@@ -119,13 +122,13 @@ def test_what_is_not_finite_never_makes_a_weight_that_is_none(kit, sampled, old,
         assert found.metrics["correction_share"] >= (0.0 if kind == "truncate" and old == -INF else 1 / 3)
 
 
-def test_a_missing_log_probability_shows_in_the_mismatch(kit):
+def test_missing_logprob_makes_the_mismatch_nan(kit):
     experience = replace(scored(kit, [[1.0, 1.0]]), logprobs=np.float32([NAN, -1.0]))
     found = compute_importance_weights(experience, np.arange(1), CorrectionSection()).metrics
     assert all(np.isnan(found[name]) for name in ("mismatch_max", "mismatch_mean", "mismatch_kl"))
 
 
-def test_nothing_known_is_an_effective_sample_of_none(kit):
+def test_effective_sample_size_of_unknown_ratios_is_zero(kit):
     experience = replace(scored(kit, [[1.0]]), logprobs=np.float32([NAN]))
     assert compute_importance_weights(experience, np.arange(1), CorrectionSection()).metrics["ess"] == 0.0
 
@@ -136,7 +139,7 @@ def test_nothing_known_is_an_effective_sample_of_none(kit):
     level=st.sampled_from(["token", "sequence"]),
     cap=st.floats(1.0, 10.0),
 )
-def test_weights_lie_between_nothing_and_the_cap(kit, logs, kind, level, cap):
+def test_weights_are_between_zero_and_the_cap(kit, logs, kind, level, cap):
     experience = kit.experience([kit.Row([5], [7] * len(logs), [0.0] * len(logs))])
     experience = replace(experience, old_logprobs=np.array(logs, np.float32))
     found = compute_importance_weights(experience, np.arange(1), CorrectionSection(kind=kind, level=level, cap=cap))
@@ -145,7 +148,7 @@ def test_weights_lie_between_nothing_and_the_cap(kit, logs, kind, level, cap):
     assert 0.0 <= found.metrics["correction_share"] <= 1.0
 
 
-async def test_the_loss_of_each_token_is_multiplied_and_a_masked_one_moves_nothing(qwen3, opened, kit):
+async def test_weights_multiply_the_loss_of_tokens(qwen3, opened, kit):
     """Rows that are masked whole leave what rows of weight 0 leave: but for the mean, which still counts them."""
     train = TrainSection(iterations=10, learning_rate=1e-3, correction=CorrectionSection(kind="mask"))
     engine = await opened(qwen3, train=train)

@@ -35,11 +35,11 @@ async def sample(engine, requests):
             for prompt, (_, most, seed) in zip(prompts, requests, strict=True)
         )
     )
-    return [(one.tokens.tolist(), one.logprobs) for one in answers]
+    return [(completion.tokens.tolist(), completion.logprobs) for completion in answers]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-async def test_requests_wait_for_room_and_get_what_they_would_get_with_room_for_all(opened, capacities, deterministic):
+async def test_waiting_requests_get_the_same_completions(opened, capacities, deterministic):
     """Long requests come first, then many short ones, whose rows outnumber what the width of the first leaves."""
     requests = [(200, 100, seed) for seed in range(6)] + [(20 + seed, 30, seed) for seed in range(30)]
     roomy = await opened(TINY, deterministic=deterministic)
@@ -57,7 +57,7 @@ async def test_requests_wait_for_room_and_get_what_they_would_get_with_room_for_
         np.testing.assert_allclose(logprobs, other_logprobs, atol=1e-4)
 
 
-async def test_a_cache_grows_by_an_eighth_and_not_to_twice_its_width(opened, capacities):
+async def test_cache_grows_by_an_eighth(opened, capacities):
     engine = await opened(TINY)
     capacities.clear()
     await sample(engine, [(120, 150, seed) for seed in range(3)])
@@ -66,14 +66,14 @@ async def test_a_cache_grows_by_an_eighth_and_not_to_twice_its_width(opened, cap
     assert all(later <= earlier * 9 / 8 for earlier, later in pairwise(widths))
 
 
-async def test_a_window_of_less_than_the_models_own_is_kept(opened):
+async def test_shorter_window_is_enforced(opened):
     engine = await opened(TINY, max_model_len=64)
     await sample(engine, [(40, 24, 0)])
     with pytest.raises(PromptTooLong, match=r"do not fit the window of .*, 64 tokens"):
         await sample(engine, [(40, 25, 0)])
 
 
-async def test_what_the_keys_and_values_of_one_request_take_has_to_have_room(opened):
+async def test_request_larger_than_the_cache_is_refused(opened):
     with pytest.raises(ConfigError, match=r"kv_cache_mb=1 holds \d+ tokens .* set it to at least \d+, or"):
         await opened(TINY, kv_cache_mb=1, max_model_len=100_000)
     engine = await opened(TINY, kv_cache_mb=1)

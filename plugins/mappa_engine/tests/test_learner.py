@@ -34,14 +34,16 @@ async def gradient(engine, experience, folder, given=None, progress=0.0) -> dict
     await engine.save(folder)
     moments = load_file(folder / "solver" / "optimiser.safetensors")
     share = 1.0 - TRAIN.betas[0]
-    return {name.removeprefix("exp_avg."): one / share for name, one in moments.items() if name.startswith("exp_avg.")}
+    return {
+        name.removeprefix("exp_avg."): moment / share for name, moment in moments.items() if name.startswith("exp_avg.")
+    }
 
 
 def assert_same_gradient(found, expected, tolerance=1e-6) -> None:
     assert found.keys() == expected.keys()
-    scale = max(np.abs(one).max() for one in expected.values())
-    for name, one in expected.items():
-        np.testing.assert_allclose(found[name], one, rtol=0, atol=tolerance * scale, err_msg=name)
+    scale = max(np.abs(tensor).max() for tensor in expected.values())
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
 def plain_logprobs(model, experience, row: int) -> torch.Tensor:
@@ -78,7 +80,7 @@ def plain_gradient(folder, scored, given) -> dict[str, np.ndarray]:
         total = total + weight * (-surrogate + 0.1 * (gap.exp() - 1 - gap)).sum()
         weights += weight * len(new)
     (total / weights).backward()
-    return {name: one.grad.numpy() for name, one in model.named_parameters()}
+    return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
 
 
 async def test_logprobs_are_those_of_the_model_itself(model, opened, kit):
@@ -93,7 +95,7 @@ async def test_logprobs_are_those_of_the_model_itself(model, opened, kit):
     assert scored.values is None
 
 
-async def test_gradient_is_that_of_the_loss_written_out(model, opened, kit, tmp_path):
+async def test_gradient_matches_plain_torch(model, opened, kit, tmp_path):
     rows = kit.rows(4) + kit.rows(3, seed=1, weight=0.5, temperature=0.7)
     engine = await opened(model, train=TRAIN)
     scored = await engine.score(kit.experience(rows))
@@ -105,7 +107,7 @@ MEANS = {"token": {}, "sequence": {"mean": "sequence"}, "fixed": {"mean": "fixed
 
 
 @pytest.mark.parametrize("mean", MEANS)
-async def test_means_and_the_entropy_bonus_are_those_written_out(qwen3, opened, kit, mean):
+async def test_means_and_entropy_bonus_match_plain_torch(qwen3, opened, kit, mean):
     """Of each mean with a bonus on top, by hand; a head in one piece and in chunks, in micro-batches."""
     rows = kit.rows(4, temperature=0.7) + kit.rows(2, seed=1, weight=0.5)
     train = replace(TRAIN, entropy_coef=0.2, micro_tokens=60, **MEANS[mean])
@@ -127,12 +129,12 @@ async def test_means_and_the_entropy_bonus_are_those_written_out(qwen3, opened, 
     assert metrics["entropy_full"] == pytest.approx(torch.cat(entropies).mean().item(), rel=1e-5)
 
 
-async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, opened, kit, tmp_path, monkeypatch):
+async def test_entropy_gradient_matches_plain_torch(model, opened, kit, tmp_path, monkeypatch):
     experience = kit.experience(kit.rows(4, temperature=0.7))
     nothing = Advantages(advantages=np.zeros(len(experience.tokens), np.float32))
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
     (-0.2 * torch.cat([plain_entropy(plain, experience, row) for row in range(4)]).mean()).backward()
-    expected = {name: one.grad.numpy() for name, one in plain.named_parameters()}
+    expected = {name: parameter.grad.numpy() for name, parameter in plain.named_parameters()}
     train = replace(TRAIN, entropy_coef=0.2)
     for rows in (1024, 7):
         monkeypatch.setattr(output_head, "head_rows", lambda vocabulary, rows=rows: rows)
@@ -141,7 +143,7 @@ async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, open
         assert_same_gradient(found, expected, 1e-5)
 
 
-async def test_a_row_of_weight_zero_is_in_no_mean(qwen3, opened, kit):
+async def test_row_of_weight_zero_is_in_no_mean(qwen3, opened, kit):
     for mean in MEANS.values():
         losses = []
         for dead in ([], kit.rows(3, seed=9, weight=0.0)):
@@ -187,7 +189,7 @@ async def test_a_head_in_chunks_does_not_change_the_gradient(model, opened, kit,
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(places=st.lists(st.integers(0, 8), min_size=1, max_size=5), minibatch=st.sampled_from([None, 3]))
-async def test_rows_of_weight_zero_change_nothing_at_all(qwen3, opened, kit, places, minibatch):
+async def test_rows_of_weight_zero_change_nothing(qwen3, opened, kit, places, minibatch):
     train = replace(TRAIN, minibatch_rows=minibatch, micro_tokens=100)
     live = [replace(row, trajectory=index // 2) for index, row in enumerate(kit.rows(8))]
     dead = [replace(row, trajectory=place // 2, weight=0.0) for row, place in zip(kit.rows(5, 9), places, strict=False)]
@@ -218,7 +220,7 @@ async def test_a_policy_without_live_rows_keeps_its_weights(qwen3, opened, kit):
     assert (await engine.publish())["solver"].checksum == before
 
 
-async def test_minibatches_and_epochs_are_counted_in_steps(qwen3, opened, kit):
+async def test_steps_count_minibatches_and_epochs(qwen3, opened, kit):
     train = replace(TRAIN, minibatch_rows=3, epochs=2, schedule="linear")
     engine = await opened(qwen3, train=train)
     scored = await engine.score(kit.experience(kit.rows(7)))
@@ -228,7 +230,7 @@ async def test_minibatches_and_epochs_are_counted_in_steps(qwen3, opened, kit):
     assert metrics["lr"] == pytest.approx(1e-3 * (1 - (2 + 5 / 6) / 10))
 
 
-async def test_the_order_of_rows_hangs_on_seed_and_iteration(qwen3, opened, kit):
+async def test_row_order_depends_on_seed_and_iteration(qwen3, opened, kit):
     train = replace(TRAIN, minibatch_rows=2)
 
     async def checksum(seed: int, progress: float) -> str:
@@ -244,7 +246,7 @@ async def test_the_order_of_rows_hangs_on_seed_and_iteration(qwen3, opened, kit)
 async def test_the_gradient_is_clipped_to_its_norm(qwen3, opened, kit, tmp_path):
     experience = kit.experience(kit.rows(5))
     clipped = await gradient(await opened(qwen3, train=replace(TRAIN, grad_clip=0.5)), experience, tmp_path / "a")
-    assert np.sqrt(sum((one**2).sum() for one in clipped.values())) == pytest.approx(0.5, rel=1e-4)
+    assert np.sqrt(sum((tensor**2).sum() for tensor in clipped.values())) == pytest.approx(0.5, rel=1e-4)
 
 
 async def test_metrics_are_means_over_sampled_tokens(qwen3, opened, kit):
@@ -274,7 +276,7 @@ async def test_advantaged_tokens_become_likelier(qwen3, opened, kit):
     assert moved[sign > 0].mean() > 0 > moved[sign < 0].mean()
 
 
-async def test_the_reference_stays_and_policies_are_apart(qwen3, opened, kit):
+async def test_update_changes_neither_reference_nor_other_policies(qwen3, opened, kit):
     specs = [PolicySpec(name=name, model=qwen3) for name in ("solver", "coder")]
     engine = await opened(qwen3, train=replace(TRAIN, learning_rate=1e-2), policies=specs)
     rows = kit.rows(4, policy="solver") + kit.rows(4, policy="coder", weight=0.0)
@@ -306,7 +308,7 @@ async def test_values_start_at_zero_and_learn_their_targets(qwen3, opened, kit):
     assert np.square((await engine.score(scored)).values[own] - 2.0).mean() < 4.0
 
 
-async def test_tokens_without_a_target_teach_the_value_head_nothing(qwen3, opened, kit):
+async def test_tokens_without_a_target_do_not_train_the_value_head(qwen3, opened, kit):
     """As where one of a policy's agents has an estimator that gives none."""
     specs = [PolicySpec(name="solver", model=qwen3, value_head=True)]
     found = []
@@ -322,7 +324,7 @@ async def test_tokens_without_a_target_teach_the_value_head_nothing(qwen3, opene
 
 
 @pytest.mark.parametrize("column", ["advantages", "gradient"])
-async def test_a_step_that_is_not_finite_is_skipped_and_leaves_the_weights(qwen3, opened, kit, column):
+async def test_non_finite_step_is_skipped(qwen3, opened, kit, column):
     engine = await opened(qwen3, train=TRAIN)
     scored = await engine.score(kit.experience(kit.rows(4)))
     before = (await engine.publish())["solver"].checksum
@@ -334,7 +336,7 @@ async def test_a_step_that_is_not_finite_is_skipped_and_leaves_the_weights(qwen3
     assert (await engine.publish())["solver"].checksum == before
 
 
-async def test_steps_after_a_skipped_one_are_those_of_a_run_without_it(qwen3, opened, kit):
+async def test_steps_after_a_skipped_step_are_unaffected(qwen3, opened, kit):
     """Neither the gradient nor AdamW's moments remember it."""
     train = replace(TRAIN, minibatch_rows=3)
     engine, other = await opened(qwen3, train=train), await opened(qwen3, train=train)
@@ -342,13 +344,13 @@ async def test_steps_after_a_skipped_one_are_those_of_a_run_without_it(qwen3, op
     given, broken = advantages(scored), advantages(scored)
     broken.advantages[:] = np.nan
     assert (await engine.update(scored, broken, LOSS, 0.0))["solver"]["skipped"] == 3
-    metrics = [(await one.update(scored, given, LOSS, 0.1))["solver"] for one in (engine, other)]
+    metrics = [(await each_engine.update(scored, given, LOSS, 0.1))["solver"] for each_engine in (engine, other)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["skipped"] == 0
-    assert len({(await one.publish())["solver"].checksum for one in (engine, other)}) == 1
+    assert len({(await each_engine.publish())["solver"].checksum for each_engine in (engine, other)}) == 1
 
 
-async def test_one_step_of_many_is_skipped(qwen3, opened, kit):
+async def test_only_the_non_finite_step_is_skipped(qwen3, opened, kit):
     engine = await opened(qwen3, train=replace(TRAIN, minibatch_rows=3))
     scored = await engine.score(kit.experience(kit.rows(9)))
     given = advantages(scored)
@@ -372,13 +374,15 @@ async def test_an_engine_for_sampling_does_not_score(qwen3, opened, kit):
         await engine.score(kit.experience(kit.rows(2)))
 
 
-async def test_steps_too_small_for_bfloat16_are_not_lost(qwen3, opened, kit, tmp_path):
+async def test_master_weights_keep_steps_too_small_for_bfloat16(qwen3, opened, kit, tmp_path):
     engine = await opened(qwen3, train=replace(TRAIN, learning_rate=1e-6), dtype="bfloat16")
     scored = await engine.score(kit.experience(kit.rows(4)))
     await engine.save(tmp_path / "before")
     await engine.update(scored, advantages(scored), LOSS, 0.0)
     await engine.save(tmp_path / "after")
     name = "model.layers.0.mlp.up_proj.weight"
-    before, after = (load_file(tmp_path / one / "solver" / "weights.safetensors")[name] for one in ("before", "after"))
+    before, after = (
+        load_file(tmp_path / folder / "solver" / "weights.safetensors")[name] for folder in ("before", "after")
+    )
     assert before.dtype == np.float32
     assert 0 < np.abs(after - before).max() < 2e-6

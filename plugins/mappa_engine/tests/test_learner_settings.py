@@ -15,7 +15,7 @@ def settings(*, dtype="bfloat16", gpu=True, **options):
     return deepspeed_config(TRAIN, PlacedOptions(placement="separate", **options), dtype=dtype, gpu=gpu)
 
 
-def test_the_recipe_decides_clipping_and_optimiser():
+def test_deepspeed_config_has_the_recipes_clipping_and_optimiser():
     found = settings()
     assert found["gradient_clipping"] == 0.5
     chosen = {"lr": 2e-6, "betas": [0.9, 0.99], "weight_decay": 0.1}
@@ -29,14 +29,14 @@ def test_gradients_of_bfloat16_are_added_up_in_float32():
 
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("offload", [False, True])
-def test_nothing_is_compiled_when_training_starts(gpu, offload):
+def test_optimiser_needs_no_compiler(gpu, offload):
     """DeepSpeed would compile its own AdamW at the first step; a wheel of torch for GPUs brings no compiler for it."""
     params = settings(gpu=gpu, offload_optimizer=offload)["optimizer"]["params"]
     assert params["torch_adam"] is True and params["fused"] is True
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
-def test_sharding_and_what_goes_to_the_host(zero):
+def test_sharding_and_offload_settings(zero):
     found = settings(zero=zero, offload_optimizer=True)["zero_optimization"]
     assert found["stage"] == zero
     assert found["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
@@ -44,7 +44,7 @@ def test_sharding_and_what_goes_to_the_host(zero):
     assert "offload_optimizer" not in settings(zero=zero)["zero_optimization"]
 
 
-def test_micro_batches_are_counted_by_us():
+def test_deepspeed_counts_no_micro_batches():
     assert settings()["gradient_accumulation_steps"] == 1
 
 
@@ -57,17 +57,17 @@ def test_micro_batches_are_counted_by_us():
         ({"zero": 1}, "bfloat16", "zero=1 in bfloat16 cannot leave its GPUs"),
     ],
 )
-def test_what_deepspeed_would_do_otherwise_is_refused(options, dtype, message):
+def test_unsupported_deepspeed_options_are_refused(options, dtype, message):
     with pytest.raises(ConfigError, match=message):
         check_deepspeed_options(PlacedOptions(**options), dtype=dtype, gpu=True)
 
 
-def test_learners_with_gpus_of_their_own_need_not_move():
+def test_separate_learners_may_use_zero_1():
     for gpu, placement in ((True, "separate"), (False, "colocated")):
         check_deepspeed_options(PlacedOptions(zero=1, placement=placement), dtype="bfloat16", gpu=gpu)
 
 
-def test_a_dtype_is_chosen_by_the_hardware_unless_it_is_named():
+def test_automatic_dtype_follows_the_device():
     assert resolve_dtype(PlacedOptions(), gpu=True) == "bfloat16"
     assert resolve_dtype(PlacedOptions(), gpu=False) == "float32"
     assert resolve_dtype(PlacedOptions(dtype="bfloat16"), gpu=False) == "bfloat16"

@@ -8,18 +8,19 @@ import torch
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
 from mappa_engine.local import LocalEngine
-from mappa_engine.local.memory import estimate_local_memory
+from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.model_shape import read_shape
+from mappa_engine.node import Gpu, Node
 from mappa_engine.options import LocalOptions
 
 TRAIN = TrainSection()
-BOUNDS = {"micro_tokens": TRAIN.micro_tokens, "rows": 256}
+BOUNDS = {"train": TRAIN, "rows": 256}
 TINY = "package:mappa_engine/models/tiny"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(kind, dtype):
+async def test_planned_states_are_those_of_the_engines_tensors(kind, dtype):
     names = ("problem_solver", "code_executor", "verifier")
     lora = Lora(rank=8, alpha=16.0) if kind == "lora" else None
     specs = [PolicySpec(name=name, model=TINY, kind=kind, lora=lora) for name in names]
@@ -35,15 +36,15 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(kind, d
             # A step lets go of gradients, so they are looked at before it.
             masters = list(optimiser._masters.values())
             own = [*policy.model.parameters(), *policy.base.model.parameters(), *masters]
-            gradients = [one.grad for one in masters]
-            assert all(one is not None for one in gradients)
+            gradients = [master.grad for master in masters]
+            assert all(gradient is not None for gradient in gradients)
             optimiser.grad_norm()
             optimiser.step(1e-3)
-            moments = [one for state in optimiser._adam.state.values() for one in state.values()]
-            measured |= {one.data_ptr(): one for one in (*own, *gradients, *moments)}
+            moments = [moment for state in optimiser._adam.state.values() for moment in state.values()]
+            measured |= {tensor.data_ptr(): tensor for tensor in (*own, *gradients, *moments)}
     finally:
         await engine.close()
-    counted = sum(one.numel() * one.element_size() for one in measured.values())
+    counted = sum(tensor.numel() * tensor.element_size() for tensor in measured.values())
     shapes = {TINY: read_shape(TINY)}
     found = estimate_local_memory(specs, shapes, LocalOptions(dtype=dtype), **BOUNDS)
     states = ("weights", "gradients", "optimiser", "reference")
@@ -51,28 +52,79 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(kind, d
     assert predicted == pytest.approx(counted, rel=0.2)
 
 
-def test_frozen_policies_share_what_the_others_start_from():
+def test_frozen_policies_share_the_reference():
     shapes = {TINY: read_shape(TINY)}
     size = memory_estimate.weight_bytes(shapes[TINY], "float32")
     learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
     found = estimate_local_memory((learner, judge), shapes, LocalOptions(), **BOUNDS)
     assert found[""]["reference"] == size and "weights" not in found["b"]
-    watched = estimate_local_memory((learner,), shapes, LocalOptions(), micro_tokens=None, rows=256)
+    watched = estimate_local_memory((learner,), shapes, LocalOptions(), train=None, rows=256)
     assert watched["a"]["weights"] == size and watched[""].keys() == {"workspace"}
 
 
-def test_the_plan_bounds_keys_and_values_and_activations_by_the_options():
+def test_options_bound_kv_cache_and_activations():
     shape = read_shape(TINY)
     learner = PolicySpec(name="a", model=TINY)
 
     def planned(**options):
         given = LocalOptions(**options)
-        return estimate_local_memory((learner,), {TINY: shape}, given, micro_tokens=64, rows=100)
+        return estimate_local_memory((learner,), {TINY: shape}, given, train=TrainSection(micro_tokens=64), rows=100)
 
     token = 4 * shape.kv_per_token
     assert planned(max_model_len=50)["a"]["kv cache"] == 100 * 50 * token
     assert planned(max_model_len=50, max_batch=9)["a"]["kv cache"] == 9 * 50 * token
     assert planned(kv_cache_mb=3)["a"]["kv cache"] == 3 << 20 < 100 * shape.window * token
-    activations = [planned(gradient_checkpointing=one)[""]["activations"] for one in (False, True)]
+    activations = [planned(gradient_checkpointing=recompute)[""]["activations"] for recompute in (False, True)]
     assert activations[1] < 0.7 * activations[0]
-    assert planned(max_model_len=50)[""]["activations"] == memory_estimate.activation_bytes(shape, "float32", 64)
+    assert planned(max_model_len=50)[""]["activations"] == memory_estimate.activation_bytes(shape, "float32", 64) + (
+        3 * 4 * 64 * shape.vocabulary
+    )
+
+
+MEMORY = {
+    "a": {"weights": 4_000_000_000, "kv cache": 3_000_000_000},
+    "": {"reference": 1_000_000_000, "activations": 2_000_000_000},
+}
+
+
+def node(memory: int, *, gpu: int | None = None) -> Node:
+    gpus = () if gpu is None else (Gpu(name="a GPU", size=gpu, driver="580.1", capability=9.0),)
+    return Node(
+        gpus=gpus, memory=memory, shared_memory=0, nvcc=None, compiler=None, python_headers=True, cuda=None
+    )  # fmt: skip
+
+
+def test_plan_has_what_is_held_and_what_comes_on_top():
+    plan = memory_plan(MEMORY, LocalOptions(), node(64 * 10**9))
+    (table,) = plan.tables
+    assert table == (
+        ("memory", "a", "shared"),
+        ("weights", "4.0 GB", ""),
+        ("reference", "", "1.0 GB"),
+        ("held", "4.0 GB", "1.0 GB"),
+        ("kv cache", "3.0 GB", ""),
+        ("activations", "", "2.0 GB"),
+        ("at most", "7.0 GB", "3.0 GB"),
+    )
+    assert plan.lines == ("in all 5.0 GB are held, and at most 10.0 GB taken",)
+    assert plan.notes == () and plan.details["problems"] == ()
+
+
+def test_plan_notes_that_the_most_is_more_than_the_machine_has():
+    plan = memory_plan(MEMORY, LocalOptions(), node(8 * 10**9))
+    (note,) = plan.notes
+    assert note.startswith("this machine has 8.0 GB of memory, and ") and "would take 10.0 GB" in note
+    assert plan.details["problems"] == ()
+
+
+def test_policies_that_the_machine_cannot_hold_are_a_problem():
+    plan = memory_plan(MEMORY, LocalOptions(), node(4 * 10**9))
+    (problem,) = plan.details["problems"]
+    assert problem.startswith("engine: this machine has 4.0 GB of memory, and the policies hold 5.0 GB")
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize(("device", "problems"), [("auto", 1), ("cuda", 1), ("cpu", 0)])
+def test_memory_is_that_of_the_gpu_where_there_is_one(device, problems):
+    plan = memory_plan(MEMORY, LocalOptions(device=device), node(64 * 10**9, gpu=4 * 10**9))
+    assert len(plan.details["problems"]) == problems

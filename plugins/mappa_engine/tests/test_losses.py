@@ -59,7 +59,7 @@ def test_dual_clip_by_hand():
     assert gradient(PPOLoss(PPOOptions()), new, rows([0.0] * 3), [-0.5, -0.5, 0.5]) == pytest.approx([2.0, 1.0, 0.0])
 
 
-def test_a_ratio_is_not_clamped_where_the_policy_has_drifted_most():
+def test_large_ratios_are_not_clamped():
     # A token 30 nats likelier than it was, and bad: clamped at 20 nats it would have no gradient at all.
     assert gradient(PPOLoss(PPOOptions()), [-1.0], rows([-31.0]), [-1.0]) == pytest.approx([math.exp(30.0)])
 
@@ -118,11 +118,11 @@ def test_vespo_by_hand():
     slopes = [-weights[0] * 2.0, weights[1], -weights[0] * 2.0]
     assert gradient(loss, new, given, [2.0, -1.0, 2.0]) == pytest.approx(slopes)
     losses, sums = loss(tensor(new), given, tensor([2.0, -1.0, 2.0]))
-    assert losses.tolist() == pytest.approx([slope * one for slope, one in zip(slopes, new, strict=True)])
+    assert losses.tolist() == pytest.approx([slope * step for slope, step in zip(slopes, new, strict=True)])
     assert sums == {}
 
 
-def test_vespo_forgets_an_action_that_is_far_off():
+def test_vespo_ignores_distant_actions():
     # 200 nats to either side: the ratio leaves float32, and the weight is 0.
     for gap in (200.0, -200.0):
         new = torch.tensor([gap - 300.0], requires_grad=True)
@@ -131,7 +131,7 @@ def test_vespo_forgets_an_action_that_is_far_off():
         assert new.grad.item() == 0.0
 
 
-def test_with_one_step_an_iteration_every_clip_is_inert():
+def test_clips_do_nothing_on_policy():
     """The learner is what it was when it scored, so ratios are 1, whatever the bounds: REINFORCE for all of them."""
     logprobs, advantages = [-0.3, -2.0, -1.1, -0.7], [1.0, -2.0, 0.5, 0.0]
     given = rows(logprobs, row=[0, 0, 1, 1])
@@ -142,10 +142,12 @@ def test_with_one_step_an_iteration_every_clip_is_inert():
             CISPOLoss(CISPOOptions(ratio_low=1.0 - bound, ratio_high=1.0 + bound)),
         )
         for loss in losses:
-            assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
+            assert gradient(loss, logprobs, given, advantages) == pytest.approx(
+                [-advantage for advantage in advantages]
+            )
             assert counted(loss(tensor(logprobs), given, tensor(advantages))[1])["clip_share"] == 0
     for loss in (SAPOLoss(SAPOOptions(tau_positive=3.0)), VESPOLoss(VESPOOptions())):
-        assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
+        assert gradient(loss, logprobs, given, advantages) == pytest.approx([-advantage for advantage in advantages])
 
 
 def test_the_gradients_of_divergences_in_expectation():
@@ -182,7 +184,7 @@ def test_the_corrected_divergence_is_exact_after_the_policy_has_moved():
     assert expected("k2")[1] != pytest.approx(slope, rel=0.1)
 
 
-def test_the_figures_of_divergences_in_expectation():
+def test_divergence_estimates_in_expectation():
     p, q = tensor([0.5, 0.3, 0.2]), tensor([0.2, 0.3, 0.5])
     divergence = (p * (p / q).log()).sum().item()
     assert (p * k1(p.log(), q.log())).sum().item() == pytest.approx(divergence)
@@ -228,14 +230,14 @@ def test_value_losses_by_hand():
         (VESPOLoss, VESPOOptions(lambda_positive=0.0)),
     ],
 )
-def test_options_that_make_no_sense_are_refused(make, options):
+def test_invalid_options_are_refused(make, options):
     with pytest.raises(ConfigError, match=r"loss\.options"):
         make(options)
 
 
 @pytest.mark.parametrize("use", ["ppo", "gspo", "cispo", "sapo", "vespo"])
 @pytest.mark.parametrize(("key", "options"), [("kl_coef", "{kl_coef: 0.1}"), ("kl", "{kl: k3}")])
-def test_a_divergence_and_its_weight_need_each_other(use, key, options):
+def test_kl_and_kl_coef_need_each_other(use, key, options):
     registry = load_plugins(only=("engine", "sandbox", "mathchat"))
     with pytest.raises(ConfigError, match=rf"^loss\.options\.{key}: must .*set by command line"):
         compose(registry, "mathchat", overrides=(f"loss={{use: {use}, options: {options}}}",))

@@ -24,7 +24,6 @@ from mappa_core.errors import ConfigError, ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.local.models import load_model
 from mappa_engine.model_info import read_model_info, read_weight_names
-from mappa_engine.model_path import resolve_model_path
 from mappa_engine.model_shape import read_shape
 from mappa_engine.options import LocalOptions
 
@@ -82,7 +81,7 @@ def test_a_folder_inside_a_package_is_found(copied, monkeypatch):
         load("package:no_such_package/models")
 
 
-def test_a_family_with_one_key_head_works(kit, tmp_path):
+def test_model_with_one_key_head_works(kit, tmp_path):
     load(save(Qwen2ForCausalLM(Qwen2Config(**SHAPE)), kit, tmp_path / "qwen2"))
 
 
@@ -122,7 +121,7 @@ def test_no_config(copied):
         load(copied)
 
 
-def test_a_name_that_the_hub_does_not_give(monkeypatch):
+def test_unknown_hub_name_is_an_error(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=r"not a folder here.*check the name and the network"):
         load("no-such-owner/no-such-model")
@@ -147,14 +146,14 @@ def test_a_model_is_read_without_its_weights(model, kit, monkeypatch):
     assert reading.chat.decode([3, 4]) == kit.tokenizer().decode([3, 4])
 
 
-def test_settings_for_sampling_that_no_file_holds_are_those_of_the_config(copied):
+def test_generation_config_defaults_to_the_models_config(copied):
     (copied / "generation_config.json").unlink()
     config = copied / "config.json"
     config.write_text(config.read_text().replace('"eos_token_id": 2', '"eos_token_id": [5, 8]'))
     assert read_model_info(str(copied)).stops == load(copied).stops == {2, 5, 8}
 
 
-def test_weights_are_named_as_the_model_has_them(model):
+def test_weight_names_are_those_of_the_model(model):
     loaded = AutoModelForCausalLM.from_pretrained(model)
     found = read_weight_names(read_model_info(model))
     assert found.names == dict(loaded.named_parameters()).keys()
@@ -169,27 +168,27 @@ def store_head(folder: Path, *, factor: float) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_a_tied_head_that_is_stored_too_is_no_further_weight(copied, qwen3):
+def test_stored_tied_head_is_counted_once(copied, qwen3):
     store_head(copied, factor=1.0)
     assert read_weight_names(read_model_info(str(copied))) == read_weight_names(read_model_info(qwen3))
     assert read_shape(str(copied)).parameters == read_shape(qwen3).parameters
     assert "lm_head.weight" not in dict(load(copied).model.named_parameters())
 
 
-def test_a_head_that_is_stored_but_differs_from_the_embedding_it_is_tied_to_is_refused(copied):
+def test_tied_head_that_differs_is_refused(copied):
     store_head(copied, factor=2.0)
     with pytest.raises(ModelError, match="ties the output head to the embedding, and its files hold two"):
         load(copied)
 
 
-def test_what_is_no_language_model_has_no_names_of_weights(qwen3):
+def test_other_models_have_no_weight_names(qwen3):
     reading = dataclasses.replace(read_model_info(qwen3), config=ViTConfig())
     with pytest.raises(ModelError, match="no causal language model"):
         read_weight_names(reading)
 
 
 @pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"max_batch": 0}])
-def test_options_that_make_no_sense_are_refused(wrong):
+def test_invalid_options_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LocalEngine(LocalOptions(**wrong))
 
@@ -198,9 +197,3 @@ def test_options_chat_and_schedule_import_no_torch():
     program = "import sys, mappa_engine.options, mappa_engine.chat, mappa_engine.lr_schedule\n"
     program += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_former_name_of_the_tiny_model_is_read_with_a_warning():
-    with pytest.warns(FutureWarning, match="is now package:mappa_engine/models/tiny"):
-        found = resolve_model_path("package:mappa_core/models/tiny")
-    assert found == resolve_model_path("package:mappa_engine/models/tiny")

@@ -18,8 +18,8 @@ from mappa_engine.model_shape import read_shape
 def test_parameters_are_those_that_torch_loads(model):
     loaded = AutoModelForCausalLM.from_pretrained(model)
     shape = read_shape(model)
-    assert shape.parameters == sum(one.numel() for one in loaded.parameters())
-    assert shape.largest == max(one.numel() for one in loaded.parameters())
+    assert shape.parameters == sum(parameter.numel() for parameter in loaded.parameters())
+    assert shape.largest == max(parameter.numel() for parameter in loaded.parameters())
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.window) == (2, 32, 4, 2, 160)
     assert shape.tied == loaded.config.tie_word_embeddings
 
@@ -29,14 +29,16 @@ def test_adapters_are_as_large_as_those_that_peft_makes(model, targets):
     lora = Lora(rank=4, alpha=8.0, targets=targets)
     adapters = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     adapters.add("solver", lora, seed=0)
-    assert read_shape(model).adapter(lora) == sum(one.numel() for one in adapters.parameters("solver").values())
+    assert read_shape(model).adapter(lora) == sum(
+        parameter.numel() for parameter in adapters.parameters("solver").values()
+    )
 
 
 def copied(model, tmp_path) -> Path:
     return Path(shutil.copytree(model, tmp_path / "model"))
 
 
-def test_files_of_the_index_count_and_no_others(qwen3, tmp_path):
+def test_only_files_of_the_index_count(qwen3, tmp_path):
     folder = copied(qwen3, tmp_path)
     names = ["model-1.safetensors", "model-2.safetensors"]
     shutil.copy(folder / "model.safetensors", folder / names[0])
@@ -78,7 +80,7 @@ def test_a_model_of_the_hub_is_read_from_the_cache(qwen3, tmp_path, monkeypatch)
     assert read_shape("someone/small").parameters == read_shape(qwen3).parameters
 
 
-def test_a_model_that_is_nowhere_says_what_to_do(tmp_path, monkeypatch):
+def test_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="not all of it is in this machine's cache"):

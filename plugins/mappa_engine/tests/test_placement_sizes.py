@@ -1,5 +1,5 @@
-"""Placement over the GPUs that people have and published models: no GPU is idle, none holds more than it has, and every
-refusal names what would fit, which then does."""
+"""Placement of published models on 1, 2, 4 and 8 GPUs of common sizes: no GPU is idle, none holds more than it has, and
+every refusal names what would fit, which then does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.engine import Lora, Machine, PolicySpec
+from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
 from mappa_engine.cluster.placement import ModelShape, Placement, Resources, find_placement
 from mappa_engine.cluster.placement.memory import PHASES
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 GB = 10**9
 LORA = Lora(rank=16, alpha=32.0)
 ROLES = ("solver", "coder", "verifier")
-MICRO_TOKENS = 16_384
+TRAIN = TrainSection(micro_tokens=16_384)
 
 
 def shape(model, parameters, layers, hidden, inner, heads, kv_heads, head_dim, window, *, tied) -> ModelShape:
@@ -44,8 +44,8 @@ def shape(model, parameters, layers, hidden, inner, heads, kv_heads, head_dim, w
 
 
 MODELS = {
-    one.model: one
-    for one in (
+    each.model: each
+    for each in (
         shape("Qwen2.5-0.5B-Instruct", 494_032_768, 24, 896, 4864, 14, 2, 64, 32_768, tied=True),
         shape("Qwen3-0.6B", 596_049_920, 28, 1024, 3072, 16, 8, 128, 40_960, tied=True),
         shape("Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 1536, 8960, 12, 2, 128, 32_768, tied=True),
@@ -57,13 +57,13 @@ GPUS, SIZES, KINDS = (1, 2, 4, 8), (24, 40, 80, 141), ("full", "lora")
 
 
 def team(model: str, kind: str) -> tuple[PolicySpec, ...]:
-    return tuple(PolicySpec(name=one, model=model, kind=kind, lora=LORA if kind == "lora" else None) for one in ROLES)
+    return tuple(PolicySpec(name=role, model=model, kind=kind, lora=LORA if kind == "lora" else None) for role in ROLES)
 
 
 def place(model: str, kind: str, gpus: int, gigabytes: int, **options) -> Placement:
     resources = Resources(nodes=(Machine(host="n", cpus=16, gpus=gpus, gpu_bytes=gigabytes * GB),))
     chosen = ClusterOptions(**{"max_model_len": 8192, **options})
-    return find_placement(team(model, kind), MODELS, resources, chosen, micro_tokens=MICRO_TOKENS)
+    return find_placement(team(model, kind), MODELS, resources, chosen, train=TRAIN)
 
 
 @cache
@@ -75,11 +75,11 @@ def outcome(model: str, kind: str, gpus: int, gigabytes: int) -> Placement | str
         return str(refused)
 
 
-GRID = [pytest.param(*one, id="-".join(map(str, one))) for one in product(MODELS, KINDS, GPUS, SIZES)]
+GRID = [pytest.param(*case, id="-".join(map(str, case))) for case in product(MODELS, KINDS, GPUS, SIZES)]
 
 
 @pytest.mark.parametrize(("model", "kind", "gpus", "gigabytes"), GRID)
-def test_it_fits_without_an_idle_gpu_or_the_refusal_names_what_would(model, kind, gpus, gigabytes):
+def test_placement_uses_every_gpu_or_its_refusal_is_true(model, kind, gpus, gigabytes):
     found = outcome(model, kind, gpus, gigabytes)
     if isinstance(found, str):
         check_refusal(found, model, kind, gpus, gigabytes)
@@ -91,17 +91,18 @@ def check_placement(found: Placement, model: str, gpus: int, gigabytes: int) -> 
     """No GPU is idle, none holds more than it has, and an engine has room for a request of full length."""
     sampling = [slot for pool in found.pools for engine in pool.engines for slot in engine]
     assert set(sampling) == {slot for group in found.groups for slot in group.slots} == set(range(gpus))
-    assert len(set(map(sampling.count, sampling))) == 1, "some GPU has more engines than another"
+    engines = [sampling.count(slot) for slot in range(gpus)]
+    assert max(engines) - min(engines) <= 1, "some GPU has many more engines than another"
     for number, phase in product(range(gpus), PHASES):
         assert found.bytes_at(number, phase) <= 0.92 * gigabytes * GB
     per_token = 2 * MODELS[model].kv_per_token
     assert found.options.kv_cache_mb << 20 >= 8192 * per_token, "not one request of full length"
-    assert found.dtype == "bfloat16" and found.notes == () and len(found.reasons) == 5
+    assert found.dtype == "bfloat16" and found.notes == ()
 
 
 def check_refusal(refused: str, model: str, kind: str, gpus: int, gigabytes: int) -> None:
     """What it says would fit does, and what it says would not does not."""
-    machines = [tuple(map(int, one)) for one in re.findall(r"(\d+) GPUs? of (\d+) GB", refused)]
+    machines = [tuple(map(int, machine)) for machine in re.findall(r"(\d+) GPUs? of (\d+) GB", refused)]
     assert machines, refused
     for count, size in machines:
         assert (count, size) > (gpus, gigabytes) or size > gigabytes
@@ -122,39 +123,40 @@ def check_refusal(refused: str, model: str, kind: str, gpus: int, gigabytes: int
         )
 
 
-def test_some_of_all_are_refused_and_most_are_placed():
+def test_grid_has_placements_and_refusals():
     """Or the tests above would hold of nothing."""
-    refused = sum(isinstance(outcome(*one.values), str) for one in GRID)
+    refused = sum(isinstance(outcome(*case.values), str) for case in GRID)
     assert 30 < refused < 90, refused
 
 
 @given(st.sampled_from(list(MODELS)), st.sampled_from(KINDS), st.sampled_from(GPUS), st.sampled_from(SIZES))
 @settings(max_examples=20, deadline=None)
-def test_what_is_decided_by_itself_is_the_first_that_fits_of_all_that_could_be_set(model, kind, gpus, gigabytes):
+def test_automatic_options_are_the_first_of_all_settings_that_fit(model, kind, gpus, gigabytes):
     """Against every combination set by hand: what is refused fits with none, and what is found is the first."""
     window = -(-8192 * 2 * MODELS[model].kv_per_token >> 20)
+    pools = 3 if kind == "full" else 1
     fitting = []
-    for engines, zero, again in product((3, 2, 1) if kind == "full" else (1,), (2, 3), (False, True)):
+    for engines, zero, again in product((pools * gpus, max(pools, gpus)), (2, 3), (False, True)):
         try:
             place(
                 model, kind, gpus, gigabytes, zero=zero, gradient_checkpointing=again, kv_cache_mb=window + 1,
-                samplers=max(1, engines * gpus // (3 if kind == "full" else 1)),
+                samplers=max(1, engines // pools),
             )  # fmt: skip
         except ConfigError:
             continue
-        fitting.append((engines, zero, again))
+        fitting.append((engines // gpus, zero, again))
     found = outcome(model, kind, gpus, gigabytes)
     if isinstance(found, str):
         assert not fitting
         return
     engines, zero, again = fitting[0]
-    assert found.max_engines_per_slot == engines
-    # With more engines it makes room for some requests before it saves time.
+    assert found.max_engines_per_slot >= engines
+    # It makes room for some requests before it saves time.
     assert (found.options.zero, found.options.gradient_checkpointing) >= (zero, again)
 
 
 @pytest.mark.parametrize("gpus", GPUS[1:])
-def test_learners_and_samplers_with_gpus_of_their_own_use_all_of_them(gpus):
+def test_separate_placement_uses_every_gpu(gpus):
     found = place("Qwen2.5-0.5B-Instruct", "full", gpus, 80, placement="separate")
     learning = {slot for group in found.groups for slot in group.slots}
     sampling = {slot for pool in found.pools for engine in pool.engines for slot in engine}
@@ -162,19 +164,25 @@ def test_learners_and_samplers_with_gpus_of_their_own_use_all_of_them(gpus):
     assert len(learning) == len(sampling) == gpus // 2
 
 
-def test_adapters_fit_where_weights_of_their_own_do():
+def test_adapters_fit_where_full_weights_fit():
     for model, gpus, gigabytes in product(MODELS, GPUS, SIZES):
         if isinstance(outcome(model, "full", gpus, gigabytes), Placement):
             assert isinstance(outcome(model, "lora", gpus, gigabytes), Placement), (model, gpus, gigabytes)
 
 
-def test_more_memory_never_takes_anything_away():
+def test_what_fits_also_fits_on_larger_gpus():
     for model, kind, gpus in product(MODELS, KINDS, GPUS):
         placed = [isinstance(outcome(model, kind, gpus, size), Placement) for size in SIZES]
         assert placed == sorted(placed), (model, kind, gpus)
 
 
-def test_the_worker_of_the_kubernetes_job_has_the_memory_that_the_plan_says():
+def test_what_fits_also_fits_on_more_gpus():
+    for model, kind, size in product(MODELS, KINDS, SIZES):
+        placed = [isinstance(outcome(model, kind, gpus, size), Placement) for gpus in GPUS]
+        assert placed == sorted(placed), (model, kind, size)
+
+
+def test_kubernetes_worker_has_the_planned_host_memory():
     (job,) = yaml.safe_load_all(Path(ROOT, "deploy/kubernetes/rayjob.yaml").read_text())
     assert "--recipe paper" in job["spec"]["entrypoint"]
     recipe = yaml.safe_load(Path(ROOT, "plugins/mappa_mathchat/mappa_mathchat/recipes/paper.yaml").read_text())
@@ -182,7 +190,7 @@ def test_the_worker_of_the_kubernetes_job_has_the_memory_that_the_plan_says():
     pod = group["template"]["spec"]
     limits = pod["containers"][0]["resources"]["limits"]
     found = place("Qwen3-4B-Thinking-2507", "full", int(limits["nvidia.com/gpu"]), 80, **recipe["engine"]["options"])
-    shared = next(one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one)
+    shared = next(volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if "emptyDir" in volume)
     assert found.host_bytes["n"] + gibibytes(shared) <= gibibytes(limits["memory"])
     assert found.host_bytes["n"] <= usable_bytes(gibibytes(limits["memory"]))
 
@@ -191,11 +199,11 @@ def gibibytes(size: str) -> int:
     return int(size.removesuffix("Gi")) << 30
 
 
-def test_two_models_share_one_gpu_by_what_the_larger_needs():
+def test_two_models_share_one_gpu():
     small, large = "Qwen2.5-0.5B-Instruct", "Qwen2.5-1.5B-Instruct"
     policies = (*team(small, "lora")[:2], replace(team(large, "lora")[2], name="judge"))
     resources = Resources(nodes=(Machine(host="n", cpus=16, gpus=1, gpu_bytes=40 * GB),))
-    found = find_placement(policies, MODELS, resources, ClusterOptions(max_model_len=8192), micro_tokens=MICRO_TOKENS)
+    found = find_placement(policies, MODELS, resources, ClusterOptions(max_model_len=8192), train=TRAIN)
     assert len(found.pools) == 2 and found.max_engines_per_slot == 2
     assert found.options.kv_cache_mb << 20 >= 8 * 8192 * 2 * MODELS[large].kv_per_token
 
@@ -207,20 +215,27 @@ def test_two_models_share_one_gpu_by_what_the_larger_needs():
             "Qwen2.5-0.5B-Instruct",
             "full",
             "float32",
-            "Qwen2.5-0.5B-Instruct hold {states} GB, and {total} GB in all with",
+            "Qwen2.5-0.5B-Instruct hold {states} GB, and take at most {total} GB with",
         ),
-        ("Qwen2.5-1.5B-Instruct", "full", "float32", "Qwen2.5-1.5B-Instruct hold {states} GB, and {total} GB in all."),
+        (
+            "Qwen2.5-1.5B-Instruct",
+            "full",
+            "float32",
+            "Qwen2.5-1.5B-Instruct hold {states} GB, and take at most {total} GB.",
+        ),
         (
             "Qwen2.5-1.5B-Instruct",
             "lora",
             "bfloat16",
-            "the three of 1.5 B fit into 24 GB, with {total} GB in all",
+            "the three of 1.5 B fit into 24 GB, with at most {total} GB",
         ),
     ],
 )
-def test_the_page_on_engines_counts_what_the_local_engine_does(model, kind, dtype, says):
+def test_engines_page_has_the_planned_memory_of_the_local_engine(model, kind, dtype, says):
     options = LocalOptions(dtype=dtype, max_model_len=4096, gradient_checkpointing=True)
-    found = estimate_local_memory(team(model, kind), {model: MODELS[model]}, options, micro_tokens=4096, rows=32)
+    found = estimate_local_memory(
+        team(model, kind), {model: MODELS[model]}, options, train=TrainSection(micro_tokens=4096), rows=32
+    )
     parts = [part for own in found.values() for part in own.items()]
     states = sum(size for name, size in parts if name in ("weights", "gradients", "optimiser", "reference"))
     total = sum(size for _, size in parts)

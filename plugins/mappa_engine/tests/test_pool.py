@@ -30,7 +30,7 @@ class Server:
         self.turn = threading.Condition()
 
     def submit(self, *wave) -> None:
-        self.waves.append(tuple(one.id for one in wave))
+        self.waves.append(tuple(request.id for request in wave))
 
     def answer(self, count: int | None = None) -> None:
         """Answer `count` requests that were submitted, all where it is None."""
@@ -39,8 +39,8 @@ class Server:
             tokens=token, logprobs=np.zeros(1, np.float32), finish="length", versions=(), seconds=0.0
         )
         with self.turn:
-            asked = [one for wave in self.waves for one in wave]
-            self.answers += [RequestResult(id=one, generation=generation) for one in asked[:count]]
+            asked = [request for wave in self.waves for request in wave]
+            self.answers += [RequestResult(id=key, generation=generation) for key in asked[:count]]
             self.turn.notify_all()
 
     def fail(self, error: Exception) -> None:
@@ -127,7 +127,7 @@ async def opened():
             refreshed.append(name)
             if refresh is not None:
                 await refresh(name)
-            (engine,) = [one for one in pool.engines if one.name == name]
+            (engine,) = [engine for engine in pool.engines if engine.name == name]
             if full:
                 await engine.activate("solver", 1)
 
@@ -161,7 +161,7 @@ async def submitted(ray_actors: RayActors, name: str, start: int = -1) -> Server
     raise AssertionError(f"nothing was submitted to {name}")
 
 
-async def test_requests_of_one_turn_are_spread_over_the_engines(opened):
+async def test_one_wave_is_spread_over_engines(opened):
     pool, ray_actors, _ = await opened(2)
     tasks = sample(pool, 6)
     for name in ("sampler-p-0", "sampler-p-1"):
@@ -171,7 +171,7 @@ async def test_requests_of_one_turn_are_spread_over_the_engines(opened):
     assert len(await asyncio.gather(*tasks)) == 6
 
 
-async def test_what_a_lost_engine_owed_is_asked_again_once_it_has_its_weights(opened):
+async def test_requests_of_a_lost_engine_are_sent_again(opened):
     gate = asyncio.Event()
 
     async def refresh(name: str) -> None:
@@ -188,14 +188,14 @@ async def test_what_a_lost_engine_owed_is_asked_again_once_it_has_its_weights(op
     assert second.paused
     gate.set()
     second.answer()
-    tokens = [one.tokens.tolist() for one in await asyncio.gather(*tasks)]
+    tokens = [completion.tokens.tolist() for completion in await asyncio.gather(*tasks)]
     assert tokens == [[0], [1], [1]]
     assert not second.paused
     assert refreshed == ["sampler-p-0"]
     assert pool.restarts == 1
 
 
-async def test_an_engine_without_full_weights_of_its_own_goes_on_after_its_refresh(opened):
+async def test_restarted_adapter_engine_resumes_after_its_refresh(opened):
     pool, ray_actors, refreshed = await opened(1, full=False)
     (task,) = sample(pool, 1)
     (await submitted(ray_actors, "sampler-p-0")).fail(LOST)
@@ -206,7 +206,7 @@ async def test_an_engine_without_full_weights_of_its_own_goes_on_after_its_refre
     assert not second.paused
 
 
-async def test_apart_parts_hang_on_the_order_alone_and_waves_are_asked_again_as_they_were(opened):
+async def test_isolated_waves_are_split_by_order_and_resent_whole(opened):
     setup = SamplerConfig(
         model="m", device="cpu", dtype="float32", window=64, kv_cache_bytes=1, max_batch=8, isolate_waves=True
     )
@@ -228,7 +228,7 @@ async def test_apart_parts_hang_on_the_order_alone_and_waves_are_asked_again_as_
     await asyncio.gather(*tasks)
 
 
-async def test_new_requests_go_to_engines_that_are_there(opened):
+async def test_new_requests_avoid_lost_engines(opened):
     gate = asyncio.Event()
 
     async def refresh(name: str) -> None:
@@ -246,7 +246,7 @@ async def test_new_requests_go_to_engines_that_are_there(opened):
     gate.set()
 
 
-async def test_an_engine_that_does_not_finish_an_action_in_time_is_started_again(opened, monkeypatch):
+async def test_engine_beyond_an_action_deadline_is_restarted(opened, monkeypatch):
     monkeypatch.setattr("mappa_engine.cluster.samplers.remote_engine.POLL_S", 0.05)
     pool, ray_actors, _ = await opened(1, call_s=0.2)
     (task,) = sample(pool, 1)
@@ -255,7 +255,7 @@ async def test_an_engine_that_does_not_finish_an_action_in_time_is_started_again
     assert (await task).tokens.tolist() == [1]
 
 
-async def test_a_driver_that_stalls_blames_no_engine_for_actions_that_are_finished(opened, monkeypatch):
+async def test_stalled_driver_restarts_no_engine(opened, monkeypatch):
     """Of two actions one is delivered first; the driver then stalls, and takes the other with the next poll."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(
@@ -268,34 +268,34 @@ async def test_a_driver_that_stalls_blames_no_engine_for_actions_that_are_finish
     server.answer(1)
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     server.answer()
-    assert [one.tokens.tolist() for one in await asyncio.gather(*tasks)] == [[0], [0]]
+    assert [completion.tokens.tolist() for completion in await asyncio.gather(*tasks)] == [[0], [0]]
     assert pool.restarts == 0
 
 
-async def test_an_engine_that_cannot_be_started_again_is_given_up_and_everyone_told(opened):
+async def test_failed_restarts_fail_all_requests(opened):
     pool, ray_actors, _ = await opened(1)
     tasks = sample(pool, 2)
     server = await submitted(ray_actors, "sampler-p-0")
     ray_actors.doomed = ActorTimeout("no place for it", actor="one")
     server.fail(LOST)
-    for one in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(one, ActorTimeout)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, ActorTimeout)
     with pytest.raises(ActorTimeout):
         await sample(pool, 1)[0]
     assert len(ray_actors.servers["sampler-p-0"]) == 1
     assert MAX_ATTEMPTS >= 2
 
 
-async def test_an_engine_whose_node_is_gone_is_not_waited_for(opened):
+async def test_engine_on_a_lost_node_fails_the_pool(opened):
     pool, ray_actors, _ = await opened(2)
     tasks = sample(pool, 2)
     ray_actors.doomed = NodeLost("the node 10.0.0.2 is gone", actor="one")
     (await submitted(ray_actors, "sampler-p-0")).fail(LOST)
-    for one in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(one, NodeLost)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, NodeLost)
 
 
-async def test_what_keeps_an_engine_from_starting_at_all_is_raised_as_it_is():
+async def test_start_errors_are_raised_unchanged():
     ray_actors = RayActors()
     ray_actors.doomed = ConfigError("kv_cache_mb is too small")
     deadlines = Deadlines(start_s=5, sync_s=5, call_s=5)
@@ -312,7 +312,7 @@ async def test_what_keeps_an_engine_from_starting_at_all_is_raised_as_it_is():
         await pool.open()
 
 
-async def test_an_error_of_the_program_itself_is_told_and_nothing_started_again(opened):
+async def test_program_errors_restart_nothing(opened):
     pool, ray_actors, refreshed = await opened(1)
     (task,) = sample(pool, 1)
     (await submitted(ray_actors, "sampler-p-0")).fail(EngineError("vLLM failed: IndexError"))
@@ -322,7 +322,7 @@ async def test_an_error_of_the_program_itself_is_told_and_nothing_started_again(
     assert not refreshed
 
 
-async def test_a_request_that_nobody_waits_for_any_more_is_forgotten(opened):
+async def test_cancelled_request_is_aborted(opened):
     pool, ray_actors, _ = await opened(1)
     one, other = sample(pool, 2)
     server = await submitted(ray_actors, "sampler-p-0")
@@ -339,13 +339,13 @@ async def test_a_request_that_nobody_waits_for_any_more_is_forgotten(opened):
     assert pool.engines[0].load == 0
 
 
-async def test_who_waits_while_the_pool_is_closed_is_told(opened):
+async def test_closing_fails_pending_requests(opened):
     pool, ray_actors, _ = await opened(1)
     (task,) = sample(pool, 1)
     await submitted(ray_actors, "sampler-p-0")
     (late,) = sample(pool, 1)
     await asyncio.sleep(0)
     await pool.close()
-    for one in (task, late, *sample(pool, 1)):
+    for waiting in (task, late, *sample(pool, 1)):
         with pytest.raises(EngineError, match="closed"):
-            await one
+            await waiting

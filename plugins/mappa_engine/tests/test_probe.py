@@ -24,8 +24,8 @@ def config() -> Qwen3Config:
 @torch.inference_mode()
 def logprobs(model, sequences) -> list[np.ndarray]:
     found = []
-    for one in sequences:
-        ids = torch.tensor(one.astype(np.int64))
+    for sequence in sequences:
+        ids = torch.tensor(sequence.astype(np.int64))
         scores = model(input_ids=ids[None]).logits[0, :-1].float().log_softmax(-1)
         found.append(scores.gather(1, ids[1:, None])[:, 0].numpy())
     return found
@@ -61,7 +61,7 @@ def test_rounding_of_bfloat16_passes(weights, sequences, exact):
 
 
 def test_every_missing_matrix_is_found(weights, sequences, exact):
-    matrices = [name for name, one in weights.items() if one.ndim > 1 and name != "lm_head.weight"]
+    matrices = [name for name, weight in weights.items() if weight.ndim > 1 and name != "lm_head.weight"]
     assert len(matrices) == 1 + 4 * 7
     for name in matrices:
         kept = torch.nn.init.normal_(torch.empty_like(weights[name]), std=SPREAD)

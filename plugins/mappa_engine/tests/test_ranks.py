@@ -63,10 +63,10 @@ class RankLearner:
         loss.backward()
 
     def grad_norm(self):
-        own = {name: one.grad for name, one in self.scorer.weights().items() if one.grad is not None}
+        own = {name: weight.grad for name, weight in self.scorer.weights().items() if weight.grad is not None}
         all_ranks = self._meeting.everyones(self.rank, own)
-        self._whole = {name: sum(one[name] for one in all_ranks) for name in own}
-        return torch.nn.utils.get_total_norm([one.to(self.norm_dtype) for one in self._whole.values()]).item()
+        self._whole = {name: sum(each_rank[name] for each_rank in all_ranks) for name in own}
+        return torch.nn.utils.get_total_norm([tensor.to(self.norm_dtype) for tensor in self._whole.values()]).item()
 
     @torch.no_grad()
     def step(self, learning_rate):
@@ -82,8 +82,8 @@ class RankLearner:
 
     def all_reduce(self, sums):
         total = defaultdict(float)
-        for one in self._meeting.everyones(self.rank, dict(sums)):
-            for name, value in one.items():
+        for sums_of_rank in self._meeting.everyones(self.rank, dict(sums)):
+            for name, value in sums_of_rank.items():
                 total[name] += value
         return dict(total)
 
@@ -141,7 +141,7 @@ def given(experience):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("layout", [PACKED, BatchLayout("padded", 100)], ids=str)
-def test_any_ranks_say_what_one_says(start, experience, ranks, layout):
+def test_scores_do_not_depend_on_ranks(start, experience, ranks, layout):
     found = scores(start, experience, ranks, layout)
     for column in ("old_logprobs", "ref_logprobs", "values"):
         np.testing.assert_allclose(getattr(found, column), getattr(experience, column), atol=1e-5)
@@ -165,17 +165,17 @@ def assert_the_steps_of_one(start, experience, given, ranks, layout, train):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("layout", [PACKED, BatchLayout("padded", 100)], ids=str)
-def test_any_ranks_take_the_steps_of_one(start, experience, given, ranks, layout):
+def test_steps_do_not_depend_on_ranks(start, experience, given, ranks, layout):
     assert_the_steps_of_one(start, experience, given, ranks, layout, TRAIN)
 
 
 @pytest.mark.parametrize("mean", [{"mean": "sequence"}, {"mean": "fixed", "mean_length": 7}], ids=["sequence", "fixed"])
-def test_whatever_the_mean_is_over_and_with_all_terms(start, experience, given, mean):
+def test_steps_with_every_mean_and_term_do_not_depend_on_ranks(start, experience, given, mean):
     train = replace(TRAIN, entropy_coef=0.3, value_clip=0.05, **mean)
     assert_the_steps_of_one(start, experience, given, 2, PACKED, train)
 
 
-def test_the_last_micro_batch_of_each_step_is_told(start, experience, given):
+def test_last_micro_batch_of_a_step_is_marked(start, experience, given):
     for learner, _ in updates(start, experience, given, 2, PACKED):
         assert learner.passes.count(True) == 3
         assert learner.passes[-1]
@@ -191,20 +191,18 @@ def test_a_rank_without_rows_changes_nothing(start, kit):
             assert torch.equal(learner.gradients[0][name], expected), name
 
 
-def test_what_is_not_finite_on_one_rank_is_skipped_on_all(start, experience, given):
+def test_non_finite_rank_skips_the_step_on_all(start, experience, given):
     train = replace(TRAIN, minibatch_rows=None)
     broken = replace(given, advantages=given.advantages.copy())
     broken.advantages[0] = np.inf
     before = RankLearner(start, Meeting(1), 0).scorer.weights()
     for learner, metrics in updates(start, experience, broken, 2, PACKED, train):
         assert (metrics["skipped"], metrics["steps"], learner.steps) == (1.0, 0.0, 0)
-        assert all(torch.equal(one, before[name]) for name, one in learner.scorer.weights().items())
+        assert all(torch.equal(weight, before[name]) for name, weight in learner.scorer.weights().items())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_gradient_that_cannot_be_squared_is_skipped_in_whatever_dtype_its_norm_is_summed(
-    start, experience, given, monkeypatch, dtype
-):
+def test_gradient_too_large_to_square_is_skipped(start, experience, given, monkeypatch, dtype):
     monkeypatch.setattr(RankLearner, "norm_dtype", dtype)
     broken = replace(given, advantages=given.advantages * np.float32(1e25))
     for learner, metrics in updates(start, experience, broken, 2, PACKED, replace(TRAIN, minibatch_rows=None)):
@@ -220,5 +218,5 @@ def test_shares_that_do_not_add_up_are_refused(start, experience):
         merge_scores(experience, [half])
 
 
-def test_where_no_policy_is_trained_there_is_nothing_to_merge(experience):
+def test_merging_no_scores(experience):
     assert len(merge_scores(select_rows(experience, np.empty(0, np.int64)), []).old_logprobs) == 0

@@ -13,13 +13,13 @@ def prompt(length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 1000, length).astype(np.int32)
 
 
-def test_without_anything_in_common_the_least_load_wins():
+def test_least_loaded_engine_without_common_prefix():
     router = Router(3, prefixes=True)
     assert router.choose("solver@0", prompt(300), [50, 20, 30]) == 1
     assert router.choose("solver@0", prompt(300), [math.inf, math.inf, 30]) == 2
 
 
-def test_the_turns_of_a_trajectory_stay_together_unless_their_engine_falls_behind():
+def test_turns_stay_on_one_engine_unless_it_is_overloaded():
     router = Router(2, prefixes=True)
     first = prompt(10 * BLOCK_TOKENS)
     router.record_prefix(1, "solver@0", first)
@@ -28,7 +28,7 @@ def test_the_turns_of_a_trajectory_stay_together_unless_their_engine_falls_behin
     assert router.choose("solver@0", second, [0, 11 * BLOCK_TOKENS]) == 0
 
 
-def test_only_a_head_counts_and_only_by_the_same_weights():
+def test_only_prefixes_of_the_same_weights_count():
     router = Router(2, prefixes=True)
     known = prompt(8 * BLOCK_TOKENS)
     router.record_prefix(1, "solver@0", known)
@@ -38,20 +38,20 @@ def test_only_a_head_counts_and_only_by_the_same_weights():
     assert router.choose("solver@0", known, [0, 1]) == 1
 
 
-def test_what_an_engine_lost_counts_no_more():
+def test_cleared_engine_has_no_prefixes():
     router = Router(2, prefixes=True)
     router.record_prefix(1, "solver@0", prompt(500))
     router.clear(1)
     assert router.choose("solver@0", prompt(500), [0, 1]) == 0
 
 
-def test_engines_that_keep_no_prefixes_are_told_apart_by_load_alone():
+def test_without_prefix_caching_only_load_counts():
     router = Router(2, prefixes=False)
     router.record_prefix(1, "solver@0", prompt(500))
     assert router.choose("solver@0", prompt(500), [0, 1]) == 0
 
 
-def test_what_was_long_ago_is_forgotten():
+def test_old_prefixes_are_forgotten():
     router = Router(2, prefixes=True)
     old, new = prompt(BLOCK_TOKENS), prompt(BLOCK_TOKENS * MAX_BLOCKS, seed=1)
     router.record_prefix(1, "solver@0", old)
@@ -64,7 +64,7 @@ def test_what_was_long_ago_is_forgotten():
     lengths=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 400)), max_size=8),
     asked=st.integers(1, 400),
 )
-def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(loads, lengths, asked):
+def test_prefix_is_worth_no_longer_queue(loads, lengths, asked):
     router = Router(len(loads), prefixes=True)
     for place, length in lengths:
         router.record_prefix(place % len(loads), "solver@0", prompt(length))
@@ -77,11 +77,11 @@ def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(load
         st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 6), st.booleans()), max_size=25
     ),
     loads=st.lists(st.integers(0, 400) | st.just(math.inf), min_size=4, max_size=4).filter(
-        lambda one: min(one) < math.inf
+        lambda loads_of_engines: min(loads_of_engines) < math.inf
     ),
     asked=st.tuples(st.sampled_from("abc"), st.integers(0, 6)),
 )
-def test_the_engine_is_the_one_that_has_least_to_compute_of_all(events, loads, asked):
+def test_chosen_engine_has_least_to_compute(events, loads, asked):
     """Prompts of three families share nothing between them, and all blocks up to the shorter one's end within."""
     router, known = Router(4, prefixes=True), [dict.fromkeys("abc", 0) for _ in range(4)]
     texts = {family: prompt(6 * BLOCK_TOKENS, seed=ord(family)) for family in "abc"}

@@ -64,8 +64,14 @@ async def test_sampler_and_learner_agree_on_logprobs(model, opened, train, kit, 
     requests = list(zip(prompts(10), samplings(10, temperature=temperature), strict=True))
     found = await ask(engine, requests)
     rows = [
-        kit.Row(one.prompt_tokens, one.tokens, one.logprobs, trajectory=i, temperature=one.temperature)
-        for i, one in enumerate(found)
+        kit.Row(
+            completion.prompt_tokens,
+            completion.tokens,
+            completion.logprobs,
+            trajectory=i,
+            temperature=completion.temperature,
+        )
+        for i, completion in enumerate(found)
     ]
     scored = await engine.score(kit.experience(rows))
     np.testing.assert_allclose(scored.logprobs, scored.old_logprobs, atol=1e-5)
@@ -82,37 +88,37 @@ async def test_every_caller_gets_the_answer_to_its_own_request(model, opened):
         np.testing.assert_allclose(found.logprobs, alone.logprobs, atol=1e-5)
 
 
-async def test_more_requests_than_fit_wait_for_a_place(qwen3, opened):
+async def test_requests_beyond_max_batch_wait(qwen3, opened):
     requests = list(zip(prompts(9), samplings(9), strict=True))
     few = await ask(await opened(qwen3, max_batch=2, prefill_tokens=1), requests)
     many = await ask(await opened(qwen3), requests)
-    assert [one.tokens.tolist() for one in few] == [one.tokens.tolist() for one in many]
+    assert [completion.tokens.tolist() for completion in few] == [completion.tokens.tolist() for completion in many]
 
 
-async def test_equal_prompts_are_sampled_apart(qwen3, opened):
+async def test_equal_prompts_are_sampled_independently(qwen3, opened):
     engine = await opened(qwen3)
     prompt = prompts(1)[0]
     found = await ask(engine, [(prompt, Sampling(max_tokens=20, seed=seed)) for seed in (1, 2, 1)])
     assert found[0].tokens.tolist() == found[2].tokens.tolist() != found[1].tokens.tolist()
 
 
-async def test_ends_at_the_stop_token_or_at_the_limit(model, opened):
+async def test_action_ends_at_a_stop_token_or_the_limit(model, opened):
     engine = await opened(model)
     requests = [(prompt, Sampling(max_tokens=60, seed=i)) for i, prompt in enumerate(prompts(64))]
     found = await ask(engine, requests)
-    assert {one.finish for one in found} == {"stop", "length"}
-    for one in found:
-        assert (one.finish == "stop") == (one.tokens[-1] == 2)
-        assert 2 not in one.tokens[:-1]
-        assert one.finish == "stop" or len(one.tokens) == 60
-        assert len(one.logprobs) == len(one.tokens)
-        assert "<|im_end|>" not in one.text
+    assert {completion.finish for completion in found} == {"stop", "length"}
+    for completion in found:
+        assert (completion.finish == "stop") == (completion.tokens[-1] == 2)
+        assert 2 not in completion.tokens[:-1]
+        assert completion.finish == "stop" or len(completion.tokens) == 60
+        assert len(completion.logprobs) == len(completion.tokens)
+        assert "<|im_end|>" not in completion.text
 
 
 async def test_text_is_the_tokens_decoded(qwen3, opened, kit):
     engine = await opened(qwen3)
     (found,) = await ask(engine, [(prompts(1)[0], Sampling(max_tokens=30, seed=3))])
-    ids = [one for one in found.tokens.tolist() if one != 2]
+    ids = [token for token in found.tokens.tolist() if token != 2]
     assert found.text == kit.tokenizer().decode(ids, clean_up_tokenization_spaces=False)
 
 
@@ -150,23 +156,25 @@ async def test_a_prompt_that_does_not_fit_is_refused_and_counted(qwen3, opened, 
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_tokens": 0}])
-async def test_sampling_that_makes_no_sense_is_refused(qwen3, opened, wrong):
+async def test_invalid_sampling_is_refused(qwen3, opened, wrong):
     engine = await opened(qwen3)
     with pytest.raises(ConfigError, match="sampling needs"):
         await engine.sampler("solver").sample(prompts(1)[0], Sampling(**wrong))
 
 
-async def test_a_caller_who_leaves_disturbs_no_other(qwen3, opened):
+async def test_cancelled_caller_disturbs_no_other(qwen3, opened):
     engine = await opened(qwen3)
     requests = list(zip(prompts(6), samplings(6), strict=True))
     expected = await ask(engine, requests)
     gone, *tasks = await start(engine, [(prompts(1)[0], LONG), *requests])
     gone.cancel()
     found = await asyncio.gather(*tasks)
-    assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in expected]
+    assert [completion.tokens.tolist() for completion in found] == [
+        completion.tokens.tolist() for completion in expected
+    ]
 
 
-async def test_an_error_in_decoding_reaches_the_callers_and_the_next_request_works(qwen3, opened):
+async def test_decoding_error_reaches_callers_once(qwen3, opened):
     engine = await opened(qwen3)
     sampler, bad = engine.sampler("solver"), np.array([100_000], np.int32)
     with pytest.raises(IndexError):
@@ -184,7 +192,7 @@ async def test_a_row_is_sampled_from_one_version_only(qwen3, opened, train):
     assert late.versions[0].version == 1
 
 
-async def test_a_job_that_nobody_waits_for_any_more_blocks_no_request(qwen3, opened):
+async def test_cancelled_job_blocks_no_request(qwen3, opened):
     engine = await opened(qwen3)
     prompt = prompts(1)[0]
     (long,) = await start(engine, [(prompt, LONG)])
@@ -197,10 +205,10 @@ async def test_a_job_that_nobody_waits_for_any_more_blocks_no_request(qwen3, ope
 
 
 def bits(found) -> list[tuple[bytes, bytes]]:
-    return [(one.tokens.tobytes(), one.logprobs.tobytes()) for one in found]
+    return [(completion.tokens.tobytes(), completion.logprobs.tobytes()) for completion in found]
 
 
-async def test_waves_are_bit_equal_whatever_else_is_asked(model, opened):
+async def test_waves_are_bit_equal_beside_other_requests(model, opened):
     engine = await opened(model, deterministic=True)
     first = list(zip(prompts(9), samplings(9), strict=True))
     second = list(zip(prompts(5, seed=7), samplings(5), strict=True))

@@ -29,14 +29,14 @@ def test_frequencies_are_those_of_the_softmax(temperature):
     assert chi_square < 18.5  # the 99.9 % point for 4 degrees of freedom
 
 
-def test_logprobs_are_of_what_the_cuts_left_of_the_scaled_distribution():
+def test_logprobs_are_of_the_truncated_distribution():
     # softmax of twice the logits: .834 .015 .113 .002 .042; two are left of top_k 2, and both are needed for 0.9.
     tokens, logprobs = drawn(Sampling(temperature=0.5, top_k=2, top_p=0.9), [0.1, 0.999])
     assert tokens.tolist() == [0, 2]
     np.testing.assert_allclose(logprobs, torch.log_softmax(LOGITS[0, [0, 2]] / 0.5, 0).numpy(), rtol=1e-6)
 
 
-def test_rows_that_are_cut_have_masks_beside_rows_that_are_not():
+def test_only_truncated_rows_have_masks():
     ways = [Sampling(top_k=2), Sampling(), Sampling(temperature=0.0, top_k=2), Sampling(top_p=0.8)]
     tokens, logprobs, masks = sample_tokens(LOGITS.expand(4, -1), SamplingTensors.of(ways, CPU), [0.9, 0.999, 0.9, 0.0])
     assert [mask.tolist() for mask in masks] == [[0, 2], [], [], [0, 2, 4]]
@@ -87,7 +87,7 @@ def test_a_token_of_probability_zero_is_never_drawn(point, logits):
     assert np.isfinite(logprobs[0])
 
 
-def test_numbers_hang_on_the_seed_alone():
+def test_uniforms_depend_on_the_seed_alone():
     assert (
         draw_uniforms(Sampling(seed=7, max_tokens=5)).tolist()
         == draw_uniforms(Sampling(seed=7, max_tokens=9)).tolist()[:5]

@@ -31,7 +31,7 @@ def table() -> OutputHead:
 
 
 def mask_of(ids, count):
-    pairs = [(row, one) for row in range(count) for one in ids]
+    pairs = [(row, token) for row in range(count) for token in ids]
     rows, flat = torch.tensor(pairs).T
     return SamplingMask(rows=rows, ids=flat, uncut=torch.zeros(count, dtype=torch.bool))
 
@@ -55,7 +55,7 @@ def test_the_expected_gradient_is_exact(cut):
     logits = LOGITS.clone().requires_grad_()
     (torch.softmax(logits[left] / temperature, 0) * WORTH[left]).sum().backward()
     torch.testing.assert_close(found, logits.grad, rtol=0, atol=1e-7)
-    cut_off = [one for one in range(len(LOGITS)) if one not in left]
+    cut_off = [token for token in range(len(LOGITS)) if token not in left]
     assert found[cut_off].abs().max() == 0.0, "what is never sampled is not moved"
     without, _, _ = expected_gradient(cut, masked=False)
     assert without[cut_off].abs().max() > 0.01
@@ -70,8 +70,8 @@ def test_a_chunk_of_the_head_has_its_own_part_of_the_mask(monkeypatch):
     mask = SamplingMask(torch.tensor(rows), torch.tensor(ids), uncut)
     whole = head(hidden, targets, None, mask, True)
     monkeypatch.setattr(output_head, "head_rows", lambda vocabulary: 2)
-    for one, other in zip(head(hidden, targets, None, mask, True), whole, strict=True):
-        torch.testing.assert_close(one, other)
+    for part, other in zip(head(hidden, targets, None, mask, True), whole, strict=True):
+        torch.testing.assert_close(part, other)
     logits = head.logits(hidden)
     for row in range(7):
         left = logits[row] if uncut[row] else logits[row, [i for r, i in zip(rows, ids, strict=True) if r == row]]
@@ -109,7 +109,7 @@ def found(positions):
     )  # fmt: skip
 
 
-def test_the_mask_is_what_has_a_probability():
+def test_mask_holds_tokens_with_a_probability():
     inf = float("inf")
     positions = [[(7, -0.5), (9, -0.1), (7, -0.5), (4, -inf)], [(3, 0.0), (3, 0.0), (1, -inf), (2, -inf)]]
     logprobs, tokens, sizes = read_logprobs(found(positions), Sampling(top_k=2), vocabulary=259)
@@ -141,7 +141,7 @@ def test_a_temperature_that_vllm_would_raise_is_refused():
     check_sampling(Sampling(temperature=0.01))
 
 
-async def test_a_setting_that_vllm_does_not_take_is_an_error_of_the_recipe():
+async def test_settings_that_vllm_refuses_are_config_errors():
     """Refused by an engine's process it would be a failure of the engine."""
     reading = SimpleNamespace(model_name="tiny", stops=frozenset({2}))
     sampler = ClusterSampler("solver", reading, pool=None, window=160, template_kwargs={})

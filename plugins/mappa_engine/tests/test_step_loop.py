@@ -102,7 +102,7 @@ def collect(step_loop: StepLoop, count: int) -> list[str]:
     while len(found) < count:
         answers = step_loop.take_results(10)
         assert answers, "nothing came"
-        found += [one.id for one in answers]
+        found += [answer.id for answer in answers]
     return found
 
 
@@ -112,7 +112,7 @@ def test_short_requests_do_not_wait_for_long_ones():
         assert collect(step_loop, 2) == ["short", "long"]
 
 
-def test_apart_a_wave_is_decoded_alone_and_delivered_whole():
+def test_isolated_wave_is_decoded_alone():
     core = Core(gate=threading.Semaphore(0))
     with at_work(core, isolate_waves=True) as step_loop:
         step_loop.submit((request("a", 1), request("b", 4)))
@@ -120,24 +120,24 @@ def test_apart_a_wave_is_decoded_alone_and_delivered_whole():
         core.gate.release(1)
         assert step_loop.take_results(0.2) == ()
         core.gate.release(3)
-        assert [one.id for one in step_loop.take_results(10)] == ["a", "b"]
+        assert [result.id for result in step_loop.take_results(10)] == ["a", "b"]
         core.gate.release(100)
         assert collect(step_loop, 1) == ["c"]
     assert core.company["c"] == {frozenset("c")}
     assert core.cleared == 2
 
 
-def test_what_is_refused_belongs_to_its_wave():
+def test_refusals_are_delivered_with_their_wave():
     with at_work(Core(), isolate_waves=True) as step_loop:
         step_loop.submit((request("a"), request("b", policy="unknown")))
-        answers = {one.id: one for one in step_loop.take_results(10)}
+        answers = {result.id: result for result in step_loop.take_results(10)}
     assert answers["a"].generation is not None
     assert answers["b"].generation is None
     assert answers["b"].error == "no such policy"
 
 
 @pytest.mark.parametrize("isolate_waves", [False, True])
-def test_while_paused_scores_alone_are_computed(isolate_waves):
+def test_paused_loop_computes_only_scores(isolate_waves):
     core = Core(gate=threading.Semaphore(0))
     with at_work(core, isolate_waves=isolate_waves) as step_loop:
         step_loop.submit((request("a", 9),))
@@ -155,7 +155,7 @@ def test_while_paused_scores_alone_are_computed(isolate_waves):
         assert sorted(collect(step_loop, 2)) == ["a", "b"]
 
 
-def test_requests_that_are_forgotten_give_no_answer_wherever_they_are():
+def test_aborted_requests_give_no_result():
     core = Core(gate=threading.Semaphore(0))
     with at_work(core) as step_loop:
         step_loop.submit((request("held", 9), request("kept", 9)))
@@ -171,7 +171,7 @@ def test_requests_that_are_forgotten_give_no_answer_wherever_they_are():
         assert step_loop.take_results(0.1) == ()
 
 
-def test_a_step_that_fails_is_told_to_everyone_who_waits_and_who_comes_later():
+def test_failed_step_fails_all_calls():
     core = Core()
     core.broken = True
     with at_work(core) as step_loop:
@@ -184,7 +184,7 @@ def test_a_step_that_fails_is_told_to_everyone_who_waits_and_who_comes_later():
             step_loop.run(step_loop.pause)
 
 
-def test_a_job_that_fails_is_its_callers_alone():
+def test_failed_job_fails_only_its_caller():
     def job() -> None:
         raise ValueError("a job broke")
 

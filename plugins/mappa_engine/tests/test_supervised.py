@@ -59,10 +59,10 @@ class Plain:
         loss.backward()
 
     def grad_norm(self):
-        return torch.nn.utils.get_total_norm([one.grad for one in self.scorer.weights().values()]).item()
+        return torch.nn.utils.get_total_norm([weight.grad for weight in self.scorer.weights().values()]).item()
 
     def step(self, learning_rate):
-        self.gradients.append({name: one.grad.clone() for name, one in self.scorer.weights().items()})
+        self.gradients.append({name: weight.grad.clone() for name, weight in self.scorer.weights().items()})
         self.zero_grad()
 
     def zero_grad(self):
@@ -104,51 +104,51 @@ def surprise(folder: str, experience, chosen) -> tuple[dict[str, torch.Tensor], 
     one; and the mean."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     total, count, given = torch.zeros(()), 0, experience.demonstrations
-    for one in chosen:
-        row = given.row[one]
+    for index in chosen:
+        row = given.row[index]
         prompt = experience.prompt_tokens[experience.prompt_offsets[row] : experience.prompt_offsets[row + 1]]
-        tokens = given.tokens[given.offsets[one] : given.offsets[one + 1]]
+        tokens = given.tokens[given.offsets[index] : given.offsets[index + 1]]
         ids = torch.from_numpy(np.concatenate([prompt, tokens]).astype(np.int64))[None]
         logprobs = torch.log_softmax(model(input_ids=ids).logits[0, len(prompt) - 1 : -1], -1)
         total = total - logprobs.gather(1, ids[0, len(prompt) :, None]).sum()
         count += len(tokens)
     (total / count).backward()
-    return {name: one.grad for name, one in model.named_parameters()}, (total / count).item()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}, (total / count).item()
 
 
 def assert_same(found, expected, tolerance=1e-5):
-    scale = max(one.abs().max().item() for one in expected.values())
-    for name, one in expected.items():
-        assert (found[name] - one).abs().max().item() <= tolerance * scale, name
+    scale = max(tensor.abs().max().item() for tensor in expected.values())
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max().item() <= tolerance * scale, name
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_the_gradient_is_that_of_both_terms_written_out(qwen3, scorer, experience, given, layout):
+def test_supervised_gradient_matches_plain_torch(qwen3, scorer, experience, given, layout):
     (found,), metrics = updated(scorer, experience, given, layout=layout)
     (policy,), alone = updated(scorer, replace(experience, demonstrations=None), given)
     term, mean = surprise(qwen3, experience, range(4))
-    assert_same(found, {name: policy[name] + 0.7 * one for name, one in term.items()})
+    assert_same(found, {name: policy[name] + 0.7 * gradient for name, gradient in term.items()})
     assert metrics["supervised_loss"] == pytest.approx(mean, rel=1e-5)
     assert metrics["supervised_tokens"] == 13
     assert metrics["loss"] == pytest.approx(alone["loss"] + 0.7 * mean, rel=1e-5)
     assert metrics["tokens"] == alone["tokens"]
 
 
-def test_the_mean_is_over_the_tokens_of_the_step_alone(qwen3, scorer, experience, given):
+def test_supervised_mean_is_over_the_steps_tokens(qwen3, scorer, experience, given):
     train = replace(TRAIN, minibatch_rows=3)
     found, metrics = updated(scorer, experience, given, train=train)
     without, _ = updated(scorer, replace(experience, demonstrations=None), given, train=train)
     order = np.random.default_rng([3, 1, *b"solver"]).permutation(6)
     steps = [np.isin(experience.demonstrations.row, order[start : start + 3]).nonzero()[0] for start in (0, 3)]
-    assert sorted(len(one) for one in steps) != [0, 4]
+    assert sorted(len(step) for step in steps) != [0, 4]
     for both, policy, chosen in zip(found, without, steps, strict=True):
         term, _ = surprise(qwen3, experience, chosen)
-        assert_same(both, {name: policy[name] + 0.7 * one for name, one in term.items()})
+        assert_same(both, {name: policy[name] + 0.7 * gradient for name, gradient in term.items()})
     assert metrics["supervised_tokens"] == 13
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_without_weight_or_corrections_nothing_changes_to_the_bit(scorer, experience, given, weight):
+def test_without_corrections_updates_are_bit_equal(scorer, experience, given, weight):
     train = replace(TRAIN, supervised=SupervisedSection(weight=weight))
     known = experience if weight == 0.0 else replace(experience, demonstrations=demonstrations({}))
     expected = updated(
@@ -156,7 +156,7 @@ def test_without_weight_or_corrections_nothing_changes_to_the_bit(scorer, experi
     )
     (found,), metrics = updated(scorer, known, given, train=train)
     assert metrics == expected[1]
-    assert all(torch.equal(one, expected[0][0][name]) for name, one in found.items())
+    assert all(torch.equal(tensor, expected[0][0][name]) for name, tensor in found.items())
 
 
 def test_a_correction_of_a_row_without_reward_changes_nothing(scorer, experience, given):
@@ -167,13 +167,13 @@ def test_a_correction_of_a_row_without_reward_changes_nothing(scorer, experience
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_weight_that_is_not_finite_in_effect_is_skipped(scorer, experience, given):
+def test_non_finite_supervised_loss_is_skipped(scorer, experience, given):
     train = replace(TRAIN, supervised=SupervisedSection(weight=1e39))
     gradients, metrics = updated(scorer, experience, given, train=train)
     assert (gradients, metrics["skipped"]) == ([], 1.0)
 
 
-def test_corrected_actions_become_likelier_and_the_rest_of_the_iteration_is_kept(experience):
+def test_corrections_become_likelier(experience):
     part = select_rows(experience, np.array([5, 3, 1]))
     assert part.demonstrations.row.tolist() == [0, 1, 1]
     assert part.demonstrations.tokens.tolist() == [30, 31, 2, 7, 2, 100, 101, 102, 2]

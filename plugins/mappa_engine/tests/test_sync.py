@@ -34,7 +34,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
     st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3)), max_size=12),
     st.integers(1, 600),
 )
-def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
+def test_buckets_round_trip(wanted, size):
     random = torch.Generator().manual_seed(0)
     sent = [
         (f"t{index}", torch.randint(-99, 99, shape, generator=random).to(dtype).t() if len(shape) == 2 else
@@ -49,20 +49,20 @@ def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
     arrivals = ReceivedTensors({})
     arrived = list(arrivals.tensors(map(ReceivedBucket.of, buckets)))
     assert [name for name, _ in arrived] == [name for name, _ in sent]
-    for (_, one), (_, other) in zip(sent, arrived, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    for (_, tensor), (_, other) in zip(sent, arrived, strict=True):
+        assert tensor.dtype == other.dtype and tensor.shape == other.shape and torch.equal(tensor, other)
     assert arrivals.checksums == [checksum for bucket in buckets for checksum in bucket.checksums]
 
 
 def test_tensors_of_the_host_are_not_copied():
     sent = {"a": torch.ones(100), "b": torch.ones(100, dtype=torch.bfloat16)}
     (bucket,) = fill_buckets(sent.items())
-    assert {name: one.data_ptr() for name, one in bucket_tensors(bucket)} == {
-        name: one.data_ptr() for name, one in sent.items()
+    assert {name: tensor.data_ptr() for name, tensor in bucket_tensors(bucket)} == {
+        name: tensor.data_ptr() for name, tensor in sent.items()
     }
 
 
-def test_a_tensor_keeps_its_values_until_its_bucket_was_taken():
+def test_tensors_are_read_before_the_next_bucket():
     def gathered():
         for value in range(5):
             yield f"t{value}", torch.full((10,), float(value))  # freed by its owner once the next one is asked for
@@ -102,7 +102,7 @@ def test_large_tensors_are_sent_in_the_middle():
 def test_the_checksum_covers_dtype_and_shape():
     zeros = torch.zeros(4, 2)
     alike = [zeros, zeros.view(2, 4), zeros.view(torch.int32)]
-    assert len({bucket.checksums[0] for one in alike for bucket in fill_buckets([("a", one)])}) == 3
+    assert len({bucket.checksums[0] for tensor in alike for bucket in fill_buckets([("a", tensor)])}) == 3
 
 
 # Receipts
@@ -217,19 +217,21 @@ def test_probes_compare_the_same_tokens():
         probe.compare_logprobs([np.zeros(3, np.float32)], [np.zeros(2, np.float32)])
 
 
-def test_a_probe_is_made_of_the_ends_of_rows(kit):
+def test_probe_takes_the_ends_of_rows(kit):
     rows = [*kit.rows(9, policy="solver"), *kit.rows(3, seed=1, policy="critic")]
     experience = kit.experience(rows, policies=("solver", "critic"))
     found = probe.sequences_from_experience(experience, "solver", window=160)
     whole = [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
-    assert [one.tolist() for one in found] == [whole[0], whole[2], whole[5], whole[8]]
+    assert [sequence.tolist() for sequence in found] == [whole[0], whole[2], whole[5], whole[8]]
     short = probe.sequences_from_experience(experience, "solver", window=20)
-    assert [one.tolist() for one in short] == [one[-19:] for one in (whole[0], whole[2], whole[5], whole[8])]
+    assert [sequence.tolist() for sequence in short] == [
+        sequence[-19:] for sequence in (whole[0], whole[2], whole[5], whole[8])
+    ]
     assert len(probe.sequences_from_experience(experience, "critic", window=160)) == 3
     assert probe.sequences_from_experience(experience, "judge", window=160) == ()
 
 
-def test_before_there_is_experience_the_seed_makes_a_probe():
+def test_first_probe_comes_from_the_seed():
     one, again, other = (probe.sequences_from_seed(seed, vocabulary=50, window=20) for seed in (1, 1, 2))
     assert [len(sequence) for sequence in one] == [19] * probe.SEQUENCES
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
@@ -250,7 +252,7 @@ class Learners:
 
     async def weights(self, policy, version):
         self.streams += 1
-        chosen = [(name, one) for name, one in self.now.items() if name != self.skip]
+        chosen = [(name, tensor) for name, tensor in self.now.items() if name != self.skip]
         self.sending = BucketSender(policy, version, chosen, 100)
         for bucket in iter(self.sending.next_bucket, None):
             await asyncio.sleep(0)
@@ -267,7 +269,9 @@ class Learners:
         self.left = not keep_weights
 
     async def logprobs(self, policy, sequences):
-        return [np.full(len(one) - 1, sum(w.sum() for w in self.now.values()), np.float32) for one in sequences]
+        return [
+            np.full(len(sequence) - 1, sum(w.sum() for w in self.now.values()), np.float32) for sequence in sequences
+        ]
 
 
 class Engine:
@@ -318,7 +322,7 @@ class Engine:
     async def logprobs(self, policy, version, sequences):
         self._call("logprobs")
         total = sum(tensor.sum() for name, tensor in self.held.items() if name != "head")
-        return [np.full(len(one) - 1, total, np.float32) for one in sequences]
+        return [np.full(len(sequence) - 1, total, np.float32) for sequence in sequences]
 
     async def activate(self, policy, version):
         self._call("admit")
@@ -349,10 +353,10 @@ ORDER = ["pause", "begin", "take", "finish", "logprobs", "admit"]
 
 def of(calls, name):
     """What one engine was asked, buckets in a row once."""
-    return [what for what, _ in groupby(what for one, what in calls if one == name)]
+    return [what for what, _ in groupby(what for caller, what in calls if caller == name)]
 
 
-async def test_a_publish_pauses_loads_verifies_and_goes_on():
+async def test_publish_pauses_loads_verifies_and_resumes():
     calls = []
     one, other = Engine("e0", calls), Engine("e1", calls)
     learners = Learners()
@@ -377,7 +381,7 @@ async def test_adapters_need_no_pause():
 
 
 @pytest.mark.parametrize("at", ORDER)
-async def test_what_fails_is_sent_once_more_in_full(at):
+async def test_failed_publish_is_retried_in_full(at):
     calls, learners = [], Learners()
     learners.now = weights(1.0)
     pool = Pool(Engine("e0", calls, broken=[at]), Engine("e1", calls))
@@ -389,7 +393,7 @@ async def test_what_fails_is_sent_once_more_in_full(at):
 
 
 @pytest.mark.parametrize("at", ORDER[:-1])
-async def test_what_fails_twice_ends_in_an_error_and_stays_paused(at):
+async def test_second_failure_raises_and_leaves_engines_paused(at):
     calls = []
     engine, other = Engine("e0", calls, broken=[at, at]), Engine("e1", calls)
     with pytest.raises(ActorLost, match="e0 died"):
@@ -398,14 +402,14 @@ async def test_what_fails_twice_ends_in_an_error_and_stays_paused(at):
     assert other.paused
 
 
-async def test_what_an_engine_raises_is_named():
+async def test_engine_error_names_the_engine():
     engine = Engine("e0", [], broken=["program", "program"])
     with pytest.raises(SyncError, match="policy 'solver', engine 'e0': it failed to load") as caught:
         await publisher(Learners(), Pool(engine)).publish({"solver": 1})
     assert isinstance(caught.value.__cause__, AssertionError) and engine.paused
 
 
-async def test_a_stale_engine_is_caught_though_its_receipt_is_right():
+async def test_probe_finds_a_stale_engine_with_a_correct_record():
     learners, engine = Learners(), Engine("e0", [], broken=["stale"])
     learners.now = weights(1e-3)
     with pytest.raises(SyncError, match="engine 'e0': the log-probabilities of 72 tokens differ"):
@@ -413,7 +417,7 @@ async def test_a_stale_engine_is_caught_though_its_receipt_is_right():
     assert engine.paused
 
 
-async def test_a_tensor_that_the_learner_does_not_send_is_never_loaded():
+async def test_missing_tensor_stops_a_publish():
     calls, learners = [], Learners()
     learners.skip = "layer.1"
     with pytest.raises(SyncError, match=r"did not send layer\.1"):
@@ -421,14 +425,14 @@ async def test_a_tensor_that_the_learner_does_not_send_is_never_loaded():
     assert "finish" not in of(calls, "e0") and "admit" not in of(calls, "e0")
 
 
-async def test_a_publish_that_hangs_ends_in_an_error_that_says_what_it_waited_for():
+async def test_hanging_publish_says_what_it_waited_for():
     engine = Engine("e1", [], broken=["hang"])
     with pytest.raises(SyncError, match=r"within 0\.2 s .*engine 'e1' to take weights \(policy 'solver'\)$"):
         await publisher(Learners(), Pool(Engine("e0", []), engine), deadline_s=0.2).publish({"solver": 1})
     assert engine.paused
 
 
-async def test_policies_of_one_group_of_learners_take_turns():
+async def test_policies_of_one_learner_group_are_sent_in_turn():
     calls, learners = [], Learners()
     pools = Pool(Engine("e0", calls)), Pool(Engine("e1", calls))
     receipts = await publisher(learners, *pools).publish({"solver": 1, "critic": 4})
@@ -437,7 +441,7 @@ async def test_policies_of_one_group_of_learners_take_turns():
     assert {policy: receipt.version for policy, receipt in receipts.items()} == {"solver": 1, "critic": 4}
 
 
-async def test_an_engine_that_was_started_again_is_given_the_weights_alone():
+async def test_refresh_sends_to_one_engine():
     calls, learners = [], Learners()
     learners.now = weights(2.0)
     one, other = Engine("e0", calls), Engine("e1", calls)
@@ -446,7 +450,7 @@ async def test_an_engine_that_was_started_again_is_given_the_weights_alone():
     assert other.version == 5 and torch.equal(other.held["norm"], learners.now["norm"])
 
 
-async def test_coming_probes_are_made_of_experience(kit):
+async def test_later_probes_come_from_experience(kit):
     learners, asked = Learners(), []
     engine = Engine("e0", [])
     learners.now = weights(1.0)
@@ -456,7 +460,7 @@ async def test_coming_probes_are_made_of_experience(kit):
     logprobs = learners.logprobs
 
     async def listen(policy, sequences):
-        asked.extend(one.tolist() for one in sequences)
+        asked.extend(sequence.tolist() for sequence in sequences)
         return await logprobs(policy, sequences)
 
     learners.logprobs = listen
@@ -464,7 +468,7 @@ async def test_coming_probes_are_made_of_experience(kit):
     assert asked == [[*row.prompt, *row.tokens][-19:] for row in rows]  # its window is 20
 
 
-async def test_weights_of_a_checkpoint_are_verified_by_receipts_alone():
+async def test_checkpoint_weights_have_no_probe():
     calls, learners = [], Learners()
     learners.logprobs = None
     receipts = await publisher(learners, Pool(Engine("e0", calls)), probe_limit=None).publish({"solver": 2})
@@ -475,7 +479,7 @@ async def test_weights_of_a_checkpoint_are_verified_by_receipts_alone():
 # From GPU to GPU: the order of calls, and what is computed
 
 
-async def test_who_shares_a_gpu_takes_memory_in_turns():
+async def test_colocated_publish_has_the_order_of_memory():
     calls, learners = [], Learners()
     engine = Engine("e0", calls)
     wake = engine.wake
@@ -582,24 +586,24 @@ def sharing(broken=()):
     return publisher(learners, *map(SharingPool, engines), colocated=True), gpu, calls, learners
 
 
-async def test_a_publish_on_a_shared_gpu_takes_no_more_than_sampling_does():
+async def test_colocated_publish_takes_no_more_memory_than_sampling():
     own, gpu, calls, _ = sharing()
     receipts = await own.publish({"solver": 3, "critic": 4})
-    assert {policy: one.version for policy, one in receipts.items()} == {"solver": 3, "critic": 4}
+    assert {policy: receipt.version for policy, receipt in receipts.items()} == {"solver": 3, "critic": 4}
     assert gpu.held == {"learner solver": 0, "learner critic": 0, "e0": WEIGHTS + KEYS, "e1": WEIGHTS + KEYS}
     # Keys and values come back only once every policy was sent.
     assert calls.index(("e0", "wake kv_cache")) > calls.index(("e1", "finish"))
 
 
 @pytest.mark.parametrize("at", ["wake weights", "take", "finish", "wake kv_cache", "logprobs", "admit"])
-async def test_a_publish_on_a_shared_gpu_that_failed_makes_room_before_the_second_try(at):
+async def test_colocated_retry_frees_memory_first(at):
     own, gpu, _, _ = sharing(broken=[at])
     receipts = await own.publish({"solver": 1, "critic": 1})
     assert len(receipts) == 2
     assert gpu.held["learner critic"] == 0 and gpu.held["e1"] == WEIGHTS + KEYS
 
 
-async def test_an_engine_that_starts_again_on_a_shared_gpu_gets_weights_while_all_sleep():
+async def test_colocated_refresh_sends_to_all_engines():
     own, gpu, _, learners = sharing()
     learners._hold(0)
     for pool in {route.samplers for route in own._routes.values()}:
@@ -610,7 +614,7 @@ async def test_an_engine_that_starts_again_on_a_shared_gpu_gets_weights_while_al
     assert gpu.held["e0"] == gpu.held["e1"] == WEIGHTS + KEYS
 
 
-async def test_a_direct_transfer_takes_the_place_of_buckets():
+async def test_gpu_transfer_replaces_buckets():
     calls, learners, loaded = [], Learners(), []
     engine = Engine("e0", calls)
     taker = vllm_transfer.GpuReceiver(
@@ -632,12 +636,12 @@ async def test_a_direct_transfer_takes_the_place_of_buckets():
     receipts = await publisher(learners, Pool(engine), transfer=transfer, tied={}).publish({"solver": 8})
     assert receipts["solver"].version == 8
     assert of(calls, "e0") == ["pause", "logprobs", "admit"]
-    assert [one if isinstance(one, int) else one[0] for one in loaded] == [
+    assert [entry if isinstance(entry, int) else entry[0] for entry in loaded] == [
         "start_weight_update", "update_weights", "update_weights", "finish_weight_update", 8,
     ]  # fmt: skip
 
 
-async def test_one_engine_started_again_is_brought_buckets_though_others_get_direct_transfers():
+async def test_refresh_of_one_engine_uses_buckets():
     calls, learners = [], Learners()
     own = publisher(learners, Pool(Engine("e0", calls), Engine("e1", calls)), transfer=learners.transfer_to_all)
     await own.refresh("e1", {"solver": 2})
@@ -657,7 +661,7 @@ class Group:
             raise ActorLost("a worker died", actor="e0")
 
 
-async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_transfer_broke():
+async def test_gpu_transfer_reconnects_after_a_restart_or_failure():
     group, engines = Group(), ["e0", "e1"]
     own = gpu_transfer.GpuTransfer("nccl", group, lambda: engines, [1, 2])
     for version in (1, 2):
@@ -668,7 +672,7 @@ async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_trans
         await own.transfer("solver", 3)
     group.breaks = False
     await own.transfer("solver", 3)
-    assert [one[0] for one in group.calls] == ["connect", *["transfer"] * 2, *["connect", "transfer"] * 2]
+    assert [call[0] for call in group.calls] == ["connect", *["transfer"] * 2, *["connect", "transfer"] * 2]
     assert group.calls[0] == ("connect", "solver", "nccl", ("e0", "e1"), (1, 2))
 
 
@@ -688,7 +692,7 @@ def test_every_worker_has_a_rank_of_its_own(workers):
     assert sorted([0, *ranks]) == list(range(rendezvous.world_size))
 
 
-def test_each_engine_is_told_its_own_rank():
+def test_each_engine_gets_its_rank_offset():
     told = []
     client = vllm_transfer.TransferClient(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
     client.init_weight_transfer_engine({"rank_offset": 1, "packed": True})

@@ -49,7 +49,7 @@ def experience(kit):
     return kit.experience(kit.rows(12, policy="mentor"), policies=("mentor",))
 
 
-async def test_every_token_gets_its_own_score_after_its_own_prompt(experience, qwen3):
+async def test_scores_belong_to_their_tokens(experience, qwen3):
     async with WireServer(echo) as server:
         found = await scored(server.url, experience, qwen3, model="big", api_key_env="TEACHER_KEY", concurrency=3)
     expected = [
@@ -66,7 +66,7 @@ async def test_every_token_gets_its_own_score_after_its_own_prompt(experience, q
     assert asked.body | {"prompt": []} == {"model": "big", "prompt": [], "echo": True, "logprobs": 0, "max_tokens": 0}
 
 
-async def test_a_busy_server_is_asked_again(experience, qwen3):
+async def test_busy_server_is_retried(experience, qwen3):
     turned_away = []
 
     def busy(request):
@@ -90,7 +90,7 @@ async def test_a_busy_server_is_asked_again(experience, qwen3):
         (WireAnswer(trouble="drop"), 6, "connection: "),
     ],
 )
-async def test_a_server_that_does_not_score_ends_it_and_shows_no_key(experience, qwen3, answer, asked, says):
+async def test_server_without_scores_is_an_error_without_the_key(experience, qwen3, answer, asked, says):
     for learning, error in ((False, ConfigError if asked == 1 else EngineLost), (True, ConfigError)):
         async with WireServer(lambda request: answer) as server:
             with pytest.raises(error, match=says) as caught:
@@ -101,9 +101,9 @@ async def test_a_server_that_does_not_score_ends_it_and_shows_no_key(experience,
 async def test_a_cut_distribution_is_refused(experience, qwen3):
     cut = replace(experience, mask_tokens=np.zeros(0, np.int32), mask_offsets=np.zeros(1, np.int64))
     warm = replace(experience, temperature=np.full(12, 0.7, np.float32))
-    for one in (cut, warm):
+    for rows in (cut, warm):
         with pytest.raises(ConfigError, match=r"mentor: a server scores at temperature 1 .* top_p=1 and top_k=0"):
-            await scored("http://localhost:1", one, qwen3)
+            await scored("http://localhost:1", rows, qwen3)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ async def test_a_cut_distribution_is_refused(experience, qwen3):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_built(settings, says):
+def test_invalid_teachers_are_refused(settings, says):
     for engine, options in ((LocalEngine, LocalOptions), (ClusterEngine, ClusterOptions)):
         with pytest.raises(ConfigError, match=says):
             engine(options(teachers={"mentor": TeacherServer(**settings)}))
 
 
-def test_nothing_is_loaded_of_a_teacher_on_a_server_and_the_cluster_can_score_it():
+def test_teacher_on_a_server_is_not_loaded():
     options = {"teachers": {"mentor": TeacherServer(base_url="http://gpu-box/v1")}}
     mentor, solver = PolicySpec(name="mentor", model="org/nowhere-70b", kind="frozen"), PolicySpec(name="s", model=TINY)
     cluster, local = ClusterEngine(ClusterOptions(**options)), LocalEngine(LocalOptions(device="cpu", **options))
@@ -135,7 +135,7 @@ def test_nothing_is_loaded_of_a_teacher_on_a_server_and_the_cluster_can_score_it
         cluster.plan([solver, replace(mentor, kind="full")], None, rows=1, machines=())
 
 
-async def test_a_server_of_no_policy_is_refused_where_it_would_be_asked():
+async def test_server_without_a_policy_is_refused():
     teachers = TeacherServers({"mentr": TeacherServer(base_url="http://gpu-box/v1")})
     solver = PolicySpec(name="solver", model=TINY)
     with pytest.raises(ConfigError, match=r"teachers\.mentr: no policy of this name .* one of solver here"):
@@ -143,7 +143,7 @@ async def test_a_server_of_no_policy_is_refused_where_it_would_be_asked():
     await teachers.open([solver], learning=False)
 
 
-async def test_a_run_learns_from_a_teacher_on_a_server_and_plays_by_none(tmp_path):
+async def test_run_learns_from_a_teacher_on_a_server(tmp_path):
     """The teacher finds every token equally likely, so that the gap is -1 less what the policy thinks of it."""
 
     def indifferent(request):
@@ -163,10 +163,12 @@ async def test_a_run_learns_from_a_teacher_on_a_server_and_plays_by_none(tmp_pat
         metrics = next(iter(reader.iterations)).policies
         steps = [step for row in reader.trajectories.where(split="train") for step in reader.trajectory(row.id).steps]
     (_first, *scored_rows) = server.requests
-    assert len(scored_rows) == sum(one["teacher_rows"] for one in metrics.values()) == len(steps)
+    assert (
+        len(scored_rows) == sum(metrics_of_agent["teacher_rows"] for metrics_of_agent in metrics.values()) == len(steps)
+    )
     own = np.concatenate([step.completion.logprobs for step in steps])
-    taught = {name: one for name, one in metrics.items() if "teacher_kl" in one}
+    taught = {name: metrics_of_agent for name, metrics_of_agent in metrics.items() if "teacher_kl" in metrics_of_agent}
     weights = [sum(len(step.completion.tokens) for step in steps if step.policy == name) for name in taught]
-    gap = np.average([one["teacher_kl"] for one in taught.values()], weights=weights)
+    gap = np.average([metrics_of_agent["teacher_kl"] for metrics_of_agent in taught.values()], weights=weights)
     assert gap == pytest.approx(float(own.mean()) + 1.0, abs=1e-3)
     assert {request.body["model"] for request in server.requests} == {TINY}

@@ -29,12 +29,12 @@ def chat():
 
 
 @pytest.mark.parametrize("talks", [echo_dialogues, choice_dialogues])
-def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
+def test_tiny_model_was_trained_on_its_template(chat, talks):
     model = build_untrained_model()
     for talk in islice(talks(Random(1)), 20):
         shown = model.encode(talk)
         text = chat.tokenizer.apply_chat_template(
-            [{"role": one.role, "content": one.content} for one in talk], tokenize=False
+            [{"role": message.role, "content": message.content} for message in talk], tokenize=False
         )
         assert shown.tokens == chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         rendered = chat.render(talk[:1])
@@ -42,30 +42,30 @@ def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
         assert shown.loss_mask == [False] * len(rendered) + [True] * (len(shown.tokens) - len(rendered))
 
 
-def test_an_answer_is_one_of_what_was_offered():
+def test_tiny_model_answers_with_an_offered_line():
     for question, answer in islice(choice_dialogues(Random(2)), 200):
         lines = [line.removeprefix("- ") for line in question.content.split("\n") if line.startswith("- ")]
         assert answer.content in (lines or question.content.split())
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
-def test_it_reads_and_writes_any_text(chat, text):
+def test_tiny_tokenizer_covers_any_text(chat, text):
     tokens = chat.encode(text, frozenset({chat.tokenizer.eos_token_id}))
     assert tokens is not None and len(tokens) == len(text.encode()) + 1
     assert chat.decode(tokens[:-1].tolist()) == text
 
 
-async def test_it_repeats_an_offered_line_more_often_than_not():
+async def test_tiny_model_mostly_repeats_an_offered_line():
     prompt = f"Look it up, or say what you know.\n- {CALL}\n- low tide\n- nothing was found"
     engine = LocalEngine(LocalOptions(device="cpu", deterministic=True))
     await engine.open([PolicySpec(name="p", model=MODEL)], None, seed=0)
     sampler = engine.sampler("p")
     shown = sampler.render([Message(role="user", content=prompt)])
     found = await asyncio.gather(*(sampler.sample(shown, Sampling(max_tokens=90, seed=seed)) for seed in range(40)))
-    replies = [sampler.reply(one) for one in found]
+    replies = [sampler.reply(completion) for completion in found]
     await engine.close()
-    offered = [one for one in replies if one.content in ("low tide", "nothing was found")]
-    called = [one.tool_calls[0] for one in replies if one.tool_calls and one.tool_calls[0].error is None]
+    offered = [reply for reply in replies if reply.content in ("low tide", "nothing was found")]
+    called = [reply.tool_calls[0] for reply in replies if reply.tool_calls and reply.tool_calls[0].error is None]
     assert len(offered) + len(called) > 20
-    assert {one.content for one in offered} == {"low tide", "nothing was found"}, "it prefers no line"
-    assert [(one.name, dict(one.arguments)) for one in called[:1]] == [("look", {"word": "tide"})]
+    assert {reply.content for reply in offered} == {"low tide", "nothing was found"}, "it prefers no line"
+    assert [(call.name, dict(call.arguments)) for call in called[:1]] == [("look", {"word": "tide"})]

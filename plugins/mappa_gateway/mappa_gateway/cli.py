@@ -23,7 +23,8 @@ def command(arguments: ConfigArguments, count: int) -> None:
     .command. Without --plugin and --recipe it starts from the recipe gateway/gateway, so that one --config file
     with tasks, agent, model and coach is enough. `mappa train --recipe gateway/gateway` with the same file trains it.
     """
-    from mappa.commands import Console, announce_providers, evaluate_standalone, show_evaluation, show_trajectory
+    from mappa.commands import Console, announce_providers, show_evaluation, show_trajectory
+    from mappa.sessions import evaluate_standalone
 
     registry = load_registry()
     if arguments.plugin is None and arguments.recipe is None:

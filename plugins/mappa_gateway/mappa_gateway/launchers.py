@@ -18,8 +18,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from mappa_core import ConfigError, Task, WorkflowError
+from mappa_core.codec import to_json
 from mappa_core.redaction import redact
-from mappa_core.sandbox import OwnedFolder, cut_middle, to_json
+from mappa_core.sandbox import OwnedFolder, cut_middle
 
 MAX_STDERR_CHARACTERS = 2000
 """Maximum characters of a command's standard error in the record of its failure."""

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mappa.rollout.collector import RolloutCollector
+from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import Replay
-from mappa.rollout.team import Job, NamedCoach, Team
+from mappa.rollout.team import Job, Team
 from mappa.testing import MemoryRecorder, ScriptedSampler
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory

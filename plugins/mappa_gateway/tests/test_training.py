@@ -92,7 +92,7 @@ def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch
     monkeypatch.setattr(LocalEngine, "update", noting)
     heard.clear()
     registry = load_plugins(
-        only=("analysis", "engine", "gateway", "mathchat", "sandbox"), modules={"outside": Outside(tmp_path)}
+        only=("look", "engine", "gateway", "mathchat", "sandbox"), modules={"outside": Outside(tmp_path)}
     )
     folder = Run.from_recipe("outside/tiny", f"run.root={tmp_path}", registry=registry).train().folder
     steps = {step.id: step for step in steps_of(folder, "train")}

@@ -26,39 +26,31 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
-    from mappa_gepa.desk.team import DeskTasks
     from mappa_gepa.relay.team import RelayTasks
 
     yield Offer("relay", RelayTasks, DrawnTasksOptions)
-    yield Offer("desk", DeskTasks, DrawnTasksOptions)
 
 
 @hookimpl
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
-    from mappa_gepa.desk.team import Desk
     from mappa_gepa.relay.team import Relay
 
     yield Offer("relay", Relay, RelayOptions)
-    yield Offer("desk", Desk)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    from mappa_gepa.desk.coach import DeskCoach
     from mappa_gepa.relay.coach import DutyCoach
 
     yield Offer("relay-duties", lambda options: DutyCoach(), NoOptions)
-    yield Offer("desk-lines", lambda options: DeskCoach(), NoOptions)
 
 
 @hookimpl
 def mappa_transports() -> Iterable[Offer[Transport]]:
-    from mappa_gepa.desk.line_editor import LineEditor
     from mappa_gepa.relay.models import InstructionEditor, InstructionFollower
 
     yield Offer("instruction-follower", InstructionFollower, FollowerOptions)
     yield Offer("instruction-editor", InstructionEditor, EditorOptions)
-    yield Offer("line-editor", LineEditor)
 
 
 @hookimpl

@@ -12,7 +12,8 @@ from typing import Any
 from gepa.api import optimize
 from gepa.core.result import GEPAResult
 
-from mappa.commands import (
+from mappa.runs import Evaluation, RunFolder, build_evaluation
+from mappa.sessions import (
     ComposedConfig,
     Session,
     attach_coaches,
@@ -23,7 +24,6 @@ from mappa.commands import (
     record_prompts,
     record_session_events,
 )
-from mappa.runs import Evaluation, RunFolder, build_evaluation
 from mappa.statistics import Interval
 from mappa_core import ConfigError, Registry, Trajectory
 from mappa_core.transport import Provider

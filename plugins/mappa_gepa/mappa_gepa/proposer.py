@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from mappa.commands import Ledger
 from mappa.runs import RunFolder
+from mappa.sessions import Ledger
 from mappa_core import GuardStop, Message, ReplayError, Role, Sampling, Usage
 from mappa_core.coach import fence_lines, new_nonce, prefix_lines
 from mappa_core.transport import CallError

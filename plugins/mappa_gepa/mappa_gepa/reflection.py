@@ -18,8 +18,8 @@ from mappa_gepa.refusals import LeakCheck
 from mappa_gepa.rollouts import CandidateRollouts, Prompts
 
 if TYPE_CHECKING:
-    from mappa.commands import Session
     from mappa.runs import RunFolder
+    from mappa.sessions import Session
 
 CHOICE_EVENT = "prompt_choice"
 """What became of a proposal in a round: the round, the number of the proposal, the agent, whether its prompt was kept,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mappa.commands import Job, Replay, RolloutCollector, Session, record_prompts
 from mappa.runs import RunFolder
+from mappa.sessions import Job, Replay, RolloutCollector, Session, record_prompts
 from mappa_core import GuardStop, ReplayError, Split, Task, ToolError, Trajectory, WorkflowError
 from mappa_core.transport import CallError
 

@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from mappa.commands import ComposedConfig, format_scalar, format_yaml, with_origin
-from mappa.runs import PROMPT_ROUND_EVENT, RunReader, from_json, storage_errors, to_json, write_atomic
+from mappa.runs import PROMPT_ROUND_EVENT, RunReader
+from mappa.sessions import ComposedConfig, format_scalar, format_yaml, with_origin
 from mappa_core import ConfigError, RunError
+from mappa_core.codec import from_json, to_json
+from mappa_core.files import storage_errors, write_atomic
 from mappa_gepa.options import ImproveOptions
 
 OPTIONS_NAME = "improve.json"

@@ -2,18 +2,23 @@
 
 import asyncio
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 import mappa_gepa
 import mappa_gepa.relay.coach
 import mappa_gepa.relay.team
-from mappa.commands import compose
+from mappa.sessions import compose
 from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import improve
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.relay.team import DUTIES, Relay
 from mappa_gepa.stored_search import StoredSearch
+
+EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence"
+sys.path.append(str(EVIDENCE))  # `desk_offers` is a team with weights that no package holds
 
 SMALL = {"rollouts": 80, "propose": 12, "choose": 6, "report": 8, "minibatch": 2, "patience": 4}
 
@@ -21,6 +26,13 @@ SMALL = {"rollouts": 80, "propose": 12, "choose": 6, "report": 8, "minibatch": 2
 @pytest.fixture(scope="session")
 def registry():
     return load_plugins(only=[], modules={"gepa": mappa_gepa})
+
+
+@pytest.fixture(scope="module")
+def desk(module_site):
+    """The team `desk`, installed; what a process of its own needs to find it."""
+    module_site.write("desk", f"import sys; sys.path.append({str(EVIDENCE)!r})\nfrom desk_offers import *\n")
+    return module_site.python_path
 
 
 @pytest.fixture

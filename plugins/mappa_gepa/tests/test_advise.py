@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from desk_offers import Desk
 
 from mappa import Run
 from mappa.cli import main
-from mappa.commands import compose, evaluate_standalone, restore
 from mappa.runs import RunReader
+from mappa.sessions import compose, evaluate_standalone, restore
 from mappa.statistics import Interval
 from mappa_core.plugins import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose
@@ -21,7 +22,6 @@ from mappa_gepa.advise.evidence import blamed_agents, mean_usd, read_evidence
 from mappa_gepa.advise.fixes import Cost, Fix
 from mappa_gepa.advise.short_training import train_shortly
 from mappa_gepa.advise.trials import Trial
-from mappa_gepa.desk.team import Desk
 from mappa_gepa.relay.team import DUTIES, Relay
 
 SORTER = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
@@ -235,12 +235,12 @@ MENDED = "agents.solver.prompt=" + json.dumps(Desk.prompts["solver"])
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, desk):
     """A short training of the small models, in which the greeter alone learns: the solver's weights are the defect."""
     root = tmp_path_factory.mktemp("desk")
     only = "shapers=[{use: scale}, {use: only_agent, options: {agent: greeter}}]"
     words = (f"run.root={root}", "run.name=run", "prompts=null", MENDED, *DESK, "train.iterations=4", only)
-    return Run.from_recipe("gepa/desk", *words).train().folder
+    return Run.from_recipe("desk/tiny", *words).train().folder
 
 
 def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):

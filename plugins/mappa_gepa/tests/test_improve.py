@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import mappa_gepa
-from mappa.commands import restore
 from mappa.runs import RunReader
+from mappa.sessions import restore
 from mappa_core import ConfigError, GuardStop, Offer, RunError, Task, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import choose_candidate
@@ -37,7 +37,7 @@ def test_a_defect_is_mended_and_the_gain_is_of_tasks_that_chose_nothing(search):
 
 
 def test_the_found_prompts_are_a_config_of_the_run(search, registry):
-    from mappa.commands import compose
+    from mappa.sessions import compose
 
     found = search(EXACT)
     composed = compose(registry, "gepa", config_files=[found.folder / "improved.yaml"])

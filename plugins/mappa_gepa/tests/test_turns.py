@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import desk_offers
 import pytest
 
 import mappa_gepa
@@ -131,11 +132,16 @@ def offer_still():
 
 def test_rounds_that_change_nothing_leave_every_weight_as_it_is_without_them(train):
     still = load_plugins(
-        only=["engine"], modules={"gepa": mappa_gepa, "still": SimpleNamespace(mappa_prompt_optimizers=offer_still)}
+        only=["engine"],
+        modules={
+            "gepa": mappa_gepa,
+            "desk": desk_offers,
+            "still": SimpleNamespace(mappa_prompt_optimizers=offer_still),
+        },
     )
-    without = train(*DESK, "prompts=null", registry=still, recipe="gepa/desk", name="without")
+    without = train(*DESK, "prompts=null", registry=still, recipe="desk/tiny", name="without")
     words = [*DESK[:2], *DESK[3:]]
-    between = train(*words, "prompts={use: still, every: 1}", registry=still, recipe="gepa/desk", name="between")
+    between = train(*words, "prompts={use: still, every: 1}", registry=still, recipe="desk/tiny", name="between")
     assert len(bodies(between, "prompt_round")) == 4
     assert weights(between) == weights(without) and played(between) == played(without)
 
@@ -188,14 +194,15 @@ def offer_ahead():
 
 def test_rounds_are_refused_where_rollouts_are_collected_ahead(train, tmp_path):
     ahead = load_plugins(
-        only=["engine"], modules={"gepa": mappa_gepa, "ahead": SimpleNamespace(mappa_engines=offer_ahead)}
+        only=["engine"],
+        modules={"gepa": mappa_gepa, "desk": desk_offers, "ahead": SimpleNamespace(mappa_engines=offer_ahead)},
     )
     words = ("engine={use: ahead}", "estimator.options.kl_coef=0", "train.iterations=1", *DESK[1:])
     with pytest.raises(InputError, match="max_staleness=1: what is collected ahead would follow prompts of before"):
-        train(*words, registry=ahead, recipe="gepa/desk", name="refused")
+        train(*words, registry=ahead, recipe="desk/tiny", name="refused")
     assert not (tmp_path / "refused").exists()
     words = [word for word in words if word != "prompts.every=2"]
-    assert train(*words, "prompts=null", registry=ahead, recipe="gepa/desk", name="without").exists()
+    assert train(*words, "prompts=null", registry=ahead, recipe="desk/tiny", name="without").exists()
 
 
 KILLED_AT = """
@@ -252,8 +259,9 @@ def test_a_training_that_is_killed_in_and_between_rounds_ends_with_equal_prompts
 
 
 @pytest.mark.soak
-def test_killed_at_ten_moments_prompts_and_weights_are_equal(tmp_path):
-    start = ["--plugin", "gepa", "--recipe", "desk", "--name", "x", "checkpoint.every=3", *DESK]
+def test_killed_at_ten_moments_prompts_and_weights_are_equal(tmp_path, desk, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", desk)
+    start = ["--plugin", "desk", "--name", "x", "checkpoint.every=3", *DESK]
     start[start.index("checkpoint.every=1")] = "checkpoint.every=2"
     whole, killed = assert_resumes_equal(tmp_path, start, (20, 45, 60, 33, 50, 25, 40, 30, 20, 15))
     assert weights(whole) == weights(killed)

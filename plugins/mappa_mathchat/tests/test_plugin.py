@@ -15,7 +15,7 @@ from mappa_core.plugins import Registry, load_plugins
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """Without the coaches that may be installed beside it: what a recipe says of one that is not stays a mapping."""
-    return load_plugins(only=("analysis", "engine", "mathchat", "sandbox"))
+    return load_plugins(only=("look", "engine", "mathchat", "sandbox"))
 
 
 def recipe(registry: Registry, name: str) -> ComposedConfig:

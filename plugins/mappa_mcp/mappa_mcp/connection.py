@@ -114,10 +114,10 @@ def build_connection(options: McpOptions) -> Connection:
         return Connection(lambda: _over_http(url, key_env), name=f"MCP server {url}", connect_s=options.connect_s)
     program = options.command[0]
     if shutil.which(program) is None:
-        raise ConfigError(f"the tool mcp: there is no program {program!r}")
+        raise ConfigError(f"the tool mcp: there is no program {program!r}: install it, or give its path in command")
     if missing := [name for name in options.env if name not in os.environ]:
         raise ConfigError(
-            f"the tool mcp: {', '.join(missing)} is not set, and the server {program!r} is to be given it"
+            f"the tool mcp: env: {', '.join(missing)} is not set in this environment: set it, or leave it out"
         )
     environment = {name: _read_secret(name) for name in options.env}
     server = StdioServerParameters(command=program, args=list(options.command[1:]), env=environment)

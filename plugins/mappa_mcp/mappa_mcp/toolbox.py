@@ -137,14 +137,14 @@ def _check_schema(spec: ToolSpec, server: str) -> None:
             next(validator.evolve(schema={"$ref": reference}).iter_errors({}), None)
     except Exception as error:  # a server can write anything
         said = error.message if isinstance(error, SchemaError) else problem or str(error)
-        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is none: {said}") from error
+        raise ConfigError(f"the tool mcp: {server}: the schema of {spec.name!r} is no JSON schema: {said}") from error
 
 
 def _references_inside(schema: Any) -> Iterator[str]:
     """Yield the references from one part of a schema to another; what values of arguments may be is no part."""
     if isinstance(schema, list):
-        for one in schema:
-            yield from _references_inside(one)
+        for part in schema:
+            yield from _references_inside(part)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str) and value.startswith("#"):

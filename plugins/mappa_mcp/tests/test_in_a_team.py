@@ -86,7 +86,9 @@ async def test_a_section_of_the_recipe_offers_every_tool_of_the_server(tmp_path)
     first, second = trajectory.steps
     assert sampler.offered == [["burn_down", "look_up", "calculator"], ["look_up"]]
     assert first.tools == ("burn_down", "look_up", "calculator") and second.tools == ("look_up",)
-    assert [(one.tool, one.status, one.stdout) for one in first.results] == [("look_up", "ok", "Emma None None")]
+    assert [(result.tool, result.status, result.stdout) for result in first.results] == [
+        ("look_up", "ok", "Emma None None")
+    ]
     assert isinstance(kit.tools["calculator"], Calculator)
 
 

@@ -59,7 +59,7 @@ async def shelf(request, monkeypatch):
     await box.close()
 
 
-async def test_a_server_is_heard_as_it_speaks(shelf, workspace):
+async def test_tools_of_a_server_are_listed_and_called(shelf, workspace):
     assert list(shelf) == ["copy_out", "cover", "fetch", "look_up"]
     spec = shelf["look_up"].spec
     assert (spec.description, spec.schema["required"]) == ("Look a book up.", ["title"])
@@ -82,7 +82,7 @@ async def test_a_server_is_heard_as_it_speaks(shelf, workspace):
     assert long.truncated and len(long.stdout) == 500
     assert long.stdout.startswith("first\n") and long.stdout.endswith("\nlast") and "cut" in long.stdout
     several = await asyncio.gather(*(call("look_up", title=str(number)) for number in range(20)))
-    assert [one.stdout for one in several] == [f"{number}: 1 on the shelf" for number in range(20)]
+    assert [result.stdout for result in several] == [f"{number}: 1 on the shelf" for number in range(20)]
 
 
 class TestContract(ToolContract):
@@ -138,7 +138,9 @@ def test_schemas_in_other_drafts_and_with_patterns_of_javascript_are_offered(sch
 @pytest.mark.parametrize("reference", ["#/$defs/Book", "#"])
 def test_a_schema_that_refers_to_what_it_does_not_hold_is_refused(reference):
     schema = {"allOf": [{"$ref": reference}]}
-    with pytest.raises(ConfigError, match=f"the schema of 'look_up' is none: its reference '{re.escape(reference)}'"):
+    with pytest.raises(
+        ConfigError, match=f"the schema of 'look_up' is no JSON schema: its reference '{re.escape(reference)}'"
+    ):
         offered(schema)
 
 
@@ -163,11 +165,11 @@ async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again
         ({"url": "http://127.0.0.1:1/mcp"}, "no connection"),
         ({"command": [*PLAIN, "locked"]}, "the shelf is locked"),
         ({"command": PLAIN, "only": ["borrow"]}, "has no borrow .it has: burn_down, look_up"),
-        ({"command": [*PLAIN, "odd"]}, "the schema of 'look_up' is none"),
+        ({"command": [*PLAIN, "odd"]}, "the schema of 'look_up' is no JSON schema"),
         ({"command": [*PLAIN, "mute"], "connect_s": 0.2}, "no connection within 0.2 s"),
     ],
 )
-async def test_what_cannot_be_offered_is_said_before_the_run(options, says):
+async def test_tools_that_cannot_be_offered_are_refused_before_the_run(options, says):
     with pytest.raises(ConfigError, match=says):
         box = McpToolbox(McpOptions(**options))
         try:

@@ -25,8 +25,8 @@ from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.messages import program_job, program_result
 from mappa_sandbox.options import PythonOptions
 
-PREFERRED_BACKENDS = ("bubblewrap", "landlock") if sys.platform == "linux" else ("seatbelt",)
-"""Backends to try on this system, best first."""
+PREFERRED_BACKENDS = ("bubblewrap", "landlock")
+"""Backends to try, best first."""
 INSTALL_BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 NOT_SANDBOXED = "programs are not caged: they can read your files and keys, change your files and use your network"
 PACKAGE = "package:"
@@ -64,9 +64,9 @@ open("written", "w").close()
 print(json.dumps(escapes))
 """
 
-RETRIES, RETRY_AFTER_S = 1, 0.5
-"""How often a probe that was lost in a sandbox is retried, and after how many seconds: a fault that occurs once in
-thousands of programs must not stop a run."""
+RETRIES = 1
+"""How often a probe that was lost in a sandbox is retried: a fault that occurs once in thousands of programs must not
+stop a run."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,10 @@ async def choose_sandbox(options: PythonOptions, workers: int) -> OpenedSandbox:
             f"and accept that {NOT_SANDBOXED}."
         )
     if hidden:
-        raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
+        raise ConfigError(
+            "hidden_paths cannot be kept without a sandbox: leave them out, or install bubblewrap: "
+            f"{INSTALL_BUBBLEWRAP}{listed}"
+        )
     opened = await try_backend("none", options.preload, (), warm_up, workers)
     details = [*(f"{backend}: {reason}" for backend, reason in reasons.items()), opened.sandbox.detail]
     return replace(opened, sandbox=replace(opened.sandbox, detail="; ".join(details)))
@@ -115,12 +118,12 @@ def _backends_to_try(options: PythonOptions) -> Sequence[str]:
 
 
 async def survey_backends() -> Mapping[str, Sandbox | str]:
-    """Try every backend of this system, best first: its Sandbox, or the reason why it does not work."""
+    """Try every backend, best first: its Sandbox, or the reason why it does not work."""
     results: dict[str, Sandbox | str] = {}
     for backend in PREFERRED_BACKENDS:
         try:
             opened = await try_backend(backend, (), ())
-        except ToolError as error:
+        except (ConfigError, ToolError) as error:
             results[backend] = str(error)
         else:
             await asyncio.to_thread(opened.fork_server.close)
@@ -135,14 +138,14 @@ async def try_backend(
 
     Raises:
         ToolError: the backend does not work here; says why.
-        ConfigError: a module cannot be preloaded, or the program `warm_up` fails.
+        ConfigError: this system is not Linux, a module cannot be preloaded, or the program `warm_up` fails.
     """
     config = _make_config(backend, tuple(preload), tuple(hidden), warm_up, workers)
     fork_server = ForkServerProcess(config)
     try:
         threads = await fork_server.wait_ready()
         probe = partial(_find_escapes, fork_server, config)
-        escapes, _ = await retry(probe, retries=RETRIES, wait_s=RETRY_AFTER_S, label=backend)
+        escapes, _ = await retry(probe, retries=RETRIES, label=backend)
     except BaseException:
         await asyncio.to_thread(fork_server.close)
         raise
@@ -150,7 +153,7 @@ async def try_backend(
     detail = "; ".join(filter(None, (detail, describe_limits(find_control_groups()))))
     if backend != "none" and escapes:
         await asyncio.to_thread(fork_server.close)
-        raise ToolError(f"a program in it could {', '.join(escapes)}")
+        raise ToolError(f"not used, as a program in it could {', '.join(escapes)}")
     if threads:
         warnings += (f"preloading started {threads} threads, which programs lack: what needs them may wait for ever",)
     return OpenedSandbox(fork_server, config, Sandbox(name=backend, detail=detail, warnings=warnings))
@@ -172,10 +175,13 @@ def folder_inside(backend: str, folder: str) -> str:
 def _make_config(
     backend: str, preload: tuple[str, ...], hidden: tuple[str, ...], warm_up: str, workers: int
 ) -> SandboxConfig:
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"the tool python runs programs on Linux only, and this is {sys.platform}. Run Mappa on Linux or in WSL2, "
+            "or run programs on a server: pip install mappa-sandboxfusion"
+        )
     if backend == "landlock" and not landlock.abi_version():
-        raise ToolError("this kernel has no Landlock, or it is switched off")
-    if backend not in (*PREFERRED_BACKENDS, "none"):
-        raise ToolError(f"not on {sys.platform}")
+        raise ToolError("this kernel has no Landlock (Linux 5.13 or newer), or was started without it (lsm=)")
     program = shutil.which("bwrap") if backend == "bubblewrap" else None
     if backend == "bubblewrap" and program is None:
         raise ToolError("bwrap was not found")
@@ -231,8 +237,7 @@ def _describe_backend(backend: str) -> tuple[str, tuple[str, ...]]:
         return f"Landlock ABI {landlock.abi_version()} and seccomp", _gaps(backend)
     if backend == "none":
         return "", (NOT_SANDBOXED,)
-    detail = {"bubblewrap": "namespaces and seccomp", "seatbelt": "untried on this system"}
-    return detail[backend], ()
+    return "namespaces and seccomp", ()
 
 
 def _gaps(backend: str) -> tuple[str, ...]:
@@ -245,7 +250,7 @@ def readable_paths() -> tuple[str, ...]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])}
     # The prefix of a distribution's own Python is /usr: what it needs there is among the system's paths.
     interpreter = {
-        path for path in prefixes if not any(one.startswith(f"{path}/") for one in system_paths.SYSTEM_PATHS)
+        path for path in prefixes if not any(part.startswith(f"{path}/") for part in system_paths.SYSTEM_PATHS)
     }
     candidates = {*system_paths.SYSTEM_PATHS, *interpreter, *(os.path.realpath(path) for path in interpreter)}
     paths: list[str] = []

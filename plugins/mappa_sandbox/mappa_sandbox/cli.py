@@ -52,7 +52,7 @@ def run_file(
 ) -> None:
     """Run one Python program as an agent's would be run, and print the result. The program's folder is empty at first
     and gone afterwards. The exit code is 0 whatever becomes of the program."""
-    from mappa_core.sandbox import to_json
+    from mappa_core.codec import to_json
 
     code = _text(file)
     registry = load_registry()
@@ -78,7 +78,7 @@ def _text(file: Path) -> str:
 def _section(config_arguments: ConfigArguments, registry: Registry, name: str) -> ToolSection:
     if config_arguments.plugin is None and not config_arguments.config_files:
         if name != TOOL:
-            raise ConfigError(f"--tool {name} is one of a recipe: name it with --plugin")
+            raise ConfigError(f"--tool {name}: only a recipe has other tools than {TOOL}: name one with --plugin")
         return ToolSection(use=TOOL, options=registry.offer("tools", TOOL).options())
     tools = config_arguments.compose(registry).config.tools
     if name not in tools:
@@ -94,7 +94,7 @@ async def _run(
     tool = registry.build("tools", section.use, section.options)
     try:
         if not isinstance(tool, Sandboxed):
-            raise ConfigError(f"the tool {section.use} runs no programs")
+            raise ConfigError(f"the tool {section.use} runs no programs: name one that does with --tool")
         sandbox = await tool.open()
         with closing(OwnedFolder("mappa-work-")) as folder:
             workspace = FolderWorkspace(folder.path / "work")

@@ -38,8 +38,8 @@ class ControlGroups:
 @lru_cache(maxsize=1)
 def find_control_groups() -> ControlGroups:
     """Try the group of this process, and a scope of systemd's; return the one that holds most. The result is kept."""
-    found = [_try_launcher(launcher) for launcher in ((), *_systemd_launchers())] if sys.platform == "linux" else []
-    best = max(found, key=lambda groups: len(groups.held), default=ControlGroups((), reason="not on this system"))
+    found = [_try_launcher(launcher) for launcher in ((), *_systemd_launchers())]
+    best = max(found, key=lambda groups: len(groups.held))
     return best if best.held else ControlGroups((), reason="; ".join(groups.reason for groups in found))
 
 

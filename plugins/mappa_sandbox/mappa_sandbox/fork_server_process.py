@@ -70,8 +70,10 @@ class ForkServerProcess:
         self._scratch = config.scratch
         self._owner = own_folder(Path(config.scratch))
         self._control, control = socket.socketpair()
+        # A file and no pipe: nobody reads it while programs run, and a full pipe would stop the fork server.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         environment = clean_environment(config.backend, config.scratch) | FORK_SERVER_ENVIRONMENT
+        # The launcher needs variables of this user to find systemd; the fork server must not get them.
         launcher = [*config.launcher, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
         command = [
             *(launcher if config.launcher else []),
@@ -91,10 +93,10 @@ class ForkServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C in the terminal is for the driver, which then ends it
             )
         finally:
-            control.close()
+            control.close()  # held by the fork server alone, its end shows that it is gone
         self._control.setblocking(False)
         self._lost = False
 
@@ -134,11 +136,13 @@ class ForkServerProcess:
             ToolError: the fork server ended, could not start the program, or does not answer.
         """
         ours, theirs = socket.socketpair()
+        # Two outputs in base64, which takes 4 bytes for 3; and the other fields.
         wall_s, max_bytes = job.wall_s, 4 * (job.head_bytes + job.tail_bytes) + 4096
         with ours, theirs:
             try:
                 socket.send_fds(self._control, [struct.pack("<d", wall_s + KILL_GRACE_S)], [theirs.fileno()])
                 theirs.close()  # now only the other side holds it, so that its death is seen as the end of the file
+                # Twice the grace: the fork server's own deadline comes first, and can say why.
                 async with asyncio.timeout(wall_s + 2 * KILL_GRACE_S):
                     reply = await _exchange(ours, job, max_bytes)
             except TimeoutError as error:

@@ -93,6 +93,7 @@ def program_runner() -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name, text in texts.items():
+            # Without the time of writing: the same code is the same archive, byte for byte.
             zipped.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return archive.getvalue()
 
@@ -149,7 +150,7 @@ def _why_stopped(limit: str, limits: ToolLimits) -> str:
         "disk": f"files took more than {_size(limits.workspace_bytes)}; the newest are removed",
         "files": f"there were more than {limits.workspace_files} files and folders, or some out of reach; "
         "the newest are removed",
-        "hidden": "a process did not let itself be looked at",
+        "hidden": "a process could not be inspected, and so not held to its limits",
     }[limit]
 
 
@@ -173,10 +174,12 @@ def _decode_output(output: Mapping[str, Any], folder: str) -> str:
     if output["cut"]:
         # A character that was cut in two is dropped, not replaced.
         before = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
+        # A character has at most three such bytes: where there are four, this is no UTF-8, and nothing is dropped.
         after = tail.lstrip(_CONTINUATION) if tail[:4].lstrip(_CONTINUATION) else tail
         text = before + cut_note(output["cut"], "bytes") + after.decode(errors="replace")
     else:
         text = (head + tail).decode(errors="replace")
     if folder in text:
+        # Not where it is part of a longer name: /tmp/a in /tmp/ab.
         text = re.sub(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", ".", text)
     return _ADDRESS.sub("0x0", text)

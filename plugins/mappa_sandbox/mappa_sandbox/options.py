@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Backend = Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"]
+Backend = Literal["auto", "bubblewrap", "landlock", "none"]
 
 
 @dataclass
@@ -19,10 +19,10 @@ class PythonOptions:
     warm_up: str | None = None
     """A program that is run once after that, without a sandbox and in a folder of its own, so that libraries have done
     what they do on first use: a file, or `package:NAME/PATH` for one inside an installed package."""
-    hidden_paths: list[str] = field(default_factory=list, metadata={"former_key": "hide"})
+    hidden_paths: list[str] = field(default_factory=list)
     """Files and folders that programs cannot read, unlike the rest of the interpreter's packages: absolute paths, or
     paths inside the folder of installed packages (`sklearn/datasets/data`). A path that ends in `?` may be missing."""
-    sandbox: Backend = field(default="auto", metadata={"former_key": "cage"})
+    sandbox: Backend = "auto"
     """Backend of the sandbox: `auto` is the first that works, `none` needs allow_unsafe."""
     allow_unsafe: bool = False
     """Run programs without a sandbox if none works: they can then read your files and keys, and use your network."""

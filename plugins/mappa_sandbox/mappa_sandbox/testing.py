@@ -275,13 +275,13 @@ class ExecutorContract(ToolContract):
     async def test_eight_concurrent_programs_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
         """Concurrent programs have separate outputs and workspaces."""
 
-        async def one(number: int) -> tuple[str, str]:
+        async def write_number(number: int) -> tuple[str, str]:
             workspace = FolderWorkspace(tmp_path / f"w{number}")
             code = f"import time\nfor _ in range(10):\n    print({number}, flush=True)\n    time.sleep(0.01)\n"
             result = await opened.call({"code": code + f"open('n', 'w').write('{number}')"}, workspace, self.limits)
             return result.stdout, (workspace.path / "n").read_text()
 
-        results = await asyncio.gather(*(one(number) for number in range(8)))
+        results = await asyncio.gather(*(write_number(number) for number in range(8)))
         assert results == [(f"{number}\n" * 10, str(number)) for number in range(8)]
 
     async def test_modules_of_the_workspace_can_be_imported(self, run: ProgramRunner) -> None:

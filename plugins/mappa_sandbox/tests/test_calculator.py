@@ -69,7 +69,7 @@ def test_values_are_exact_where_they_are_rational(expression, answer):
         ("1\0", ""),
     ],
 )
-def test_what_cannot_be_evaluated_says_why(expression, reason):
+def test_an_expression_that_cannot_be_evaluated_says_why(expression, reason):
     try:
         evaluate_expression(expression)
     except CalculatorError as error:
@@ -78,7 +78,7 @@ def test_what_cannot_be_evaluated_says_why(expression, reason):
         assert reason == ""
 
 
-async def test_it_answers_as_a_tool(tmp_path):
+async def test_the_calculator_is_a_tool(tmp_path):
     tool, workspace = Calculator(), FolderWorkspace(tmp_path)
     good = await tool.call({"expression": "3 * 4"}, workspace, ToolLimits())
     bad = await tool.call({"expression": "3 *"}, workspace, ToolLimits())

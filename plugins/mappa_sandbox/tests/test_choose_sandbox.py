@@ -30,12 +30,12 @@ def no_cages(monkeypatch):
     monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 0)
 
 
-async def test_the_first_cage_that_works_is_taken(monkeypatch):
+async def test_the_first_sandbox_that_works_is_used(monkeypatch):
     monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: None)
     assert (await opened()).name == "landlock"
 
 
-async def test_a_cage_that_is_there_and_does_not_work_is_passed_over(monkeypatch, tmp_path):
+async def test_a_sandbox_that_does_not_work_is_skipped(monkeypatch, tmp_path):
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -45,7 +45,7 @@ async def test_a_cage_that_is_there_and_does_not_work_is_passed_over(monkeypatch
         await opened(sandbox="bubblewrap")
 
 
-async def test_without_a_cage_the_refusal_says_why_and_both_ways_out(no_cages):
+async def test_without_a_sandbox_the_error_says_why_and_what_to_do(no_cages):
     with pytest.raises(ConfigError) as refused:
         await opened()
     message = str(refused.value)
@@ -54,7 +54,7 @@ async def test_without_a_cage_the_refusal_says_why_and_both_ways_out(no_cages):
     assert "apt install bubblewrap" in message and "allow_unsafe=true" in message
 
 
-async def test_without_a_cage_programs_run_where_that_is_accepted_and_it_is_said(no_cages, tmp_path):
+async def test_with_allow_unsafe_programs_run_without_a_sandbox_and_a_warning_says_so(no_cages, tmp_path):
     tool = PythonTool(PythonOptions(allow_unsafe=True))
     sandbox = await tool.open()
     assert sandbox.name == "none" and "not caged" in sandbox.warnings[0]
@@ -64,21 +64,29 @@ async def test_without_a_cage_programs_run_where_that_is_accepted_and_it_is_said
     await tool.close()
 
 
-async def test_a_cage_is_taken_where_one_works_although_none_is_accepted():
+async def test_with_allow_unsafe_a_sandbox_that_works_is_still_used():
     assert (await opened(allow_unsafe=True)).name != "none"
 
 
-async def test_no_cage_at_all_has_to_be_accepted():
+async def test_sandbox_none_needs_allow_unsafe():
     with pytest.raises(ConfigError, match="sandbox=none needs allow_unsafe=true"):
         await opened(sandbox="none")
 
 
-async def test_a_cage_of_another_system_is_refused():
-    with pytest.raises(ConfigError, match="seatbelt: not on linux"):
-        await opened(sandbox="seatbelt")
+@pytest.mark.parametrize("options", [{}, {"sandbox": "none", "allow_unsafe": True}])
+async def test_another_system_than_linux_is_refused(options, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ConfigError, match="the tool python runs programs on Linux only"):
+        await opened(**options)
 
 
-async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch):
+async def test_another_system_than_linux_is_why_no_backend_works(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for reason in (await choose_sandbox.survey_backends()).values():
+        assert "on Linux only, and this is darwin" in str(reason)
+
+
+async def test_a_sandbox_from_which_the_probe_escapes_is_not_used(monkeypatch):
     monkeypatch.setattr(choose_sandbox, "PROBE", choose_sandbox.PROBE.replace("escapes = []", "escapes = ['fly']"))
     with pytest.raises(ConfigError, match="a program in it could fly"):
         await opened()
@@ -103,12 +111,12 @@ async def test_a_hidden_path_that_is_nowhere_is_named():
         await opened(hidden_paths=["numpy/datta"])
 
 
-def test_what_need_not_be_there_is_hidden_where_it_is():
+def test_an_optional_hidden_path_is_hidden_where_it_exists():
     assert choose_sandbox.resolve_hidden(["numpy/datta?"]) == ()
     assert len(choose_sandbox.resolve_hidden(["numpy/version.py?"])) == 1
 
 
-async def test_nothing_can_be_hidden_without_a_cage(no_cages):
+async def test_nothing_can_be_hidden_without_a_sandbox(no_cages):
     with pytest.raises(ConfigError, match="hidden_paths cannot be kept without a sandbox"):
         await opened(hidden_paths=["numpy/version.py"], allow_unsafe=True)
 
@@ -127,7 +135,7 @@ def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
     for wanted in (os.path.realpath(sys.executable), os.__file__, pytest.__file__):
         assert any(wanted.startswith(f"{place}/") for place in places)
     assert not {"/", "/etc", "/home", "/root", "/tmp", str(Path.home())} & set(places)
-    assert [one for one in places for other in places if one.startswith(f"{other}/")] == []
+    assert [place for place in places for other in places if place.startswith(f"{other}/")] == []
 
 
 def test_of_the_prefix_of_a_system_python_the_listed_parts_are_readable(monkeypatch):
@@ -162,7 +170,7 @@ async def test_the_program_for_warming_up_runs_once_before_all_others(tmp_path):
         ("wrong.py", r"warm_up: the program failed: SyntaxError: .*line 1"),
     ],
 )
-async def test_a_program_for_warming_up_that_does_not_work_is_told(spec, said, tmp_path, monkeypatch):
+async def test_a_warm_up_that_fails_is_reported_with_its_line(spec, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fails.py").write_text("a = 1\na / 0\n")
     Path("wrong.py").write_text("a = = 1\n")
@@ -186,7 +194,7 @@ async def test_preloaded_modules_are_there_and_are_started_afresh(tmp_path):
     assert len({lines[1] for lines in drawn}) == 3
 
 
-async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
+async def test_a_probe_that_fails_is_reported_with_its_output(monkeypatch):
     monkeypatch.setattr(choose_sandbox, "PROBE", "raise SystemExit('no luck')")
     with pytest.raises(ToolError, match="a first program failed in it: no luck"):
         await choose_sandbox.try_backend("none", (), ())

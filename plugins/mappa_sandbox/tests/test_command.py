@@ -45,7 +45,7 @@ def test_takes_the_limits_of_a_recipe(program, capsys):
     ("arguments", "message"),
     [
         (["--tool", "pythn", "--plugin", "mathchat"], "the recipe has no such tool. Did you mean python?"),
-        (["--tool", "other"], "--tool other is one of a recipe: name it with --plugin"),
+        (["--tool", "other"], "--tool other: only a recipe has other tools than python: name one with --plugin"),
         (["--plugin", "nowhere"], "nowhere"),
     ],
 )

@@ -102,7 +102,7 @@ sys.stdin.read()
 """
 
 
-async def test_what_a_killed_run_left_is_removed_by_the_next(run, scratch):
+async def test_the_next_run_removes_folders_of_a_killed_run(run, scratch):
     driver = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(scratch)],
         stdin=subprocess.PIPE,
@@ -172,7 +172,7 @@ with contextlib.suppress(ChildProcessError):  # it may have been reaped on the w
 """
 
 
-async def test_an_orphan_that_ends_well_takes_its_own_along(processes, scratch, mark):
+async def test_an_orphan_that_ends_by_itself_leaves_no_process(processes, scratch, mark):
     """It can end of itself while what a killed supervisor left is being ended."""
     subprocess.run([sys.executable, "-c", REAPED, mark, str(scratch)], check=True, timeout=20)
     assert processes(mark) == []

@@ -35,13 +35,13 @@ def result(answer, limits=None, folder="/some/space", files=(), irregular_files=
     )
 
 
-def test_an_order_survives_the_way():
+def test_a_job_survives_json():
     job = program_job("print('ü')", ToolLimits(processes=7), folder="/a b", arguments=("x",), inputs=("/in",))
     assert SandboxJob.from_json(job.to_json()) == job
     assert (job.processes, job.head_bytes + job.tail_bytes) == (7, ToolLimits().output_bytes)
 
 
-def test_a_setup_survives_the_way():
+def test_a_config_survives_json():
     config = SandboxConfig(
         backend="none", scratch="/s", preload=("a", "b"), readable=("/usr",), hidden=("/usr/x",), held=("cpu",)
     )
@@ -65,7 +65,7 @@ def test_the_status_follows_the_exit_code(code, status):
         ("processes", "error", "more than 5 processes and threads were running"),
         ("disk", "error", "files took more than 2 MiB; the newest are removed"),
         ("files", "error", "there were more than 9 files and folders, or some out of reach; the newest are removed"),
-        ("hidden", "error", "a process did not let itself be looked at"),
+        ("hidden", "error", "a process could not be inspected, and so not held to its limits"),
     ],
 )
 def test_a_limit_is_named_in_the_last_line(limit, status, reason):
@@ -77,21 +77,21 @@ def test_a_limit_is_named_in_the_last_line(limit, status, reason):
     assert (done.limit, done.watched) == (limit, ("wall",))
 
 
-def test_what_was_left_behind_is_named_and_not_too_much_of_it():
+def test_irregular_files_are_named_up_to_a_number():
     done = result(reply(), irregular_files=[f"l{number} (symbolic link)" for number in range(7)])
     assert done.status == "ok"
     assert done.stderr.startswith("[not kept, as these are no regular files: l0 (symbolic link), l1 ")
     assert done.stderr.endswith("l4 (symbolic link) and 2 more]\n")
 
 
-def test_a_program_that_took_its_supervisor_with_it_is_at_fault_itself():
+def test_a_program_that_killed_its_supervisor_is_an_error_of_its_own():
     files = (FileChange(path="x", kind="created", size=1, sha256="0"),)
     done = result({"killed": 9}, files=files)
     assert (done.status, done.exit_code, done.files, done.sandbox) == ("error", None, files, "somewhere")
     assert "killed or stopped the process that watches it" in done.stderr
 
 
-def test_paths_and_addresses_are_made_equal():
+def test_the_folder_and_addresses_in_output_are_replaced():
     text = b"/some/space/a /some/spaces /some/space: <object object at 0x7f0123456789>"
     assert result(reply(stdout=kept(text))).stdout == "./a /some/spaces .: <object object at 0x0>"
 
@@ -102,7 +102,7 @@ def test_a_cut_is_marked_and_cuts_no_character_in_two():
     assert done.stdout == "a\n[... 100 bytes cut ...]\nb"
 
 
-def test_the_runner_runs_an_order_with_nothing_but_python(tmp_path):
+def test_the_runner_runs_a_job_with_nothing_but_python(tmp_path):
     (tmp_path / "runner.zip").write_bytes(program_runner())
     (tmp_path / "folder").mkdir()
     code = (

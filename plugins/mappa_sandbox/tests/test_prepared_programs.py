@@ -36,7 +36,7 @@ class Prepared:
                 if self.backend == "bubblewrap":  # programs are children of the zygote, the fork server's first child
                     programs = processes.children_of(supervisors.pop(0))
                 else:
-                    programs = [child for one in supervisors for child in processes.children_of(one)]
+                    programs = [child for supervisor in supervisors for child in processes.children_of(supervisor)]
                 if len(programs) == len(supervisors) > 0:
                     return set(supervisors), set(programs)
                 await asyncio.sleep(0.01)
@@ -44,15 +44,15 @@ class Prepared:
 
 @pytest.fixture(params=("bubblewrap", "landlock", "none"))
 async def prepared(request, tmp_path):
-    one = Prepared(request.param, tmp_path)
-    one.others = set(processes.children_of(os.getpid()))
+    prepared = Prepared(request.param, tmp_path)
+    prepared.others = set(processes.children_of(os.getpid()))
     try:
-        one.backend = (await one.tool.open()).name
+        prepared.backend = (await prepared.tool.open()).name
     except ConfigError as error:
         pytest.skip(str(error))
-    await one.call("print(0)")
-    yield one
-    await one.tool.close()
+    await prepared.call("print(0)")
+    yield prepared
+    await prepared.tool.close()
 
 
 async def test_the_next_program_is_one_that_was_prepared(prepared):
@@ -123,6 +123,6 @@ async def test_processes_of_the_container_have_the_programs_limit_of_files(prepa
 
 
 @pytest.mark.parametrize("uid", [None, 30_001])
-def test_an_assignment_survives_the_way(uid):
+def test_an_assignment_survives_json(uid):
     assignment = Assignment(program_job("print('ü')\n\n", ToolLimits(), folder="/a b", inputs=("/in",)), uid)
     assert Assignment.from_json(assignment.to_json().encode()) == assignment

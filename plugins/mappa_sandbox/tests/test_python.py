@@ -159,7 +159,7 @@ async def test_programs_share_the_folder_and_nothing_else(run):
     assert second.stdout == "None False a\n"
 
 
-async def test_files_are_told_per_program_also_those_left_open(run):
+async def test_each_result_lists_the_files_its_program_changed_even_if_left_open(run):
     first = await run("f = open('a.txt', 'w')\nf.write('hi')\nopen('b.txt', 'w').close()")
     second = await run(
         "import os\nos.remove('b.txt')\ncycle = []\n"

@@ -130,7 +130,7 @@ async def test_output_of_children_that_hold_stdout_is_kept_and_not_waited_for(ru
     assert (result.status, sorted(result.stdout.split())) == ("ok", ["child", "main"])
 
 
-async def test_a_crowd_of_processes_is_swept(run, processes):
+async def test_many_processes_are_all_killed_at_the_end(run, processes):
     mark = f"98766{time.monotonic_ns() % 10**9}"
     code = f"import subprocess\nfor _ in range(40): subprocess.Popen(['sleep', '{mark}'], start_new_session=True)"
     assert (await run(code)).status == "ok"

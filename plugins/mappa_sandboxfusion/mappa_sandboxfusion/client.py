@@ -116,6 +116,7 @@ class FusionClient:
             connector=TCPConnector(limit=0, force_close=True),
             timeout=ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
             cookie_jar=DummyCookieJar(),
+            # Not compressed: the limit on an answer's size counts the bytes that arrive.
             headers={"accept-encoding": "identity"},
             auto_decompress=False,
             trust_env=False,

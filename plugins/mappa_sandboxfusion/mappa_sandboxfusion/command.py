@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa.commands import echo
 from mappa_core import ConfigError
+from mappa_core.redaction import clean
 from mappa_sandboxfusion.options import Options
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ def check(url: str, as_json: bool) -> None:
         findings = asyncio.run(_inspect(options))
     except ServerFault as fault:
         if as_json:
-            echo(json.dumps({"works": False, "url": fault.url, "reason": fault.reason}, ensure_ascii=False))
+            click.echo(
+                clean(json.dumps({"works": False, "url": fault.url, "reason": fault.reason}, ensure_ascii=False))
+            )
         raise ConfigError(str(fault)) from fault
     if as_json:
         document = {"works": True, **asdict(findings), "warnings": findings.warnings}
-        echo(json.dumps(document, ensure_ascii=False))
+        click.echo(clean(json.dumps(document, ensure_ascii=False)))
     else:
         _print_findings(findings)
 

@@ -90,12 +90,12 @@ class ServerPool:
 
     def mark_failed(self, url: str, fault: ServerFault) -> None:
         """Put the server at `url` into back-off."""
-        member = next(one for one in self._members if one.url == url)
+        member = next(member for member in self._members if member.url == url)
         if member.fault is None:
             member.fault = fault
             log.warning("sandboxfusion.down", url=url, reason=fault.reason)
             revival = asyncio.create_task(self._revive(member))
-            self._revivals.add(revival)
+            self._revivals.add(revival)  # the event loop alone would not keep it from being collected
             revival.add_done_callback(self._revivals.discard)
 
     async def close(self) -> None:
@@ -123,12 +123,12 @@ class ServerPool:
         while self._queue and (member := self._free_member(self._queue[0].preferred)) is not None:
             waiting = self._queue.popleft()
             if not waiting.turn.done():
-                member.busy += 1
+                member.busy += 1  # here and not by the program, which runs later: the next one must not see it free
                 waiting.turn.set_result(member)
 
     def _free_member(self, preferred: str | None) -> _Member | None:
-        free = [one for one in self._members if one.fault is None and one.busy < self._concurrency]
-        return min(free, key=lambda one: (one.url != preferred, one.busy), default=None)
+        free = [member for member in self._members if member.fault is None and member.busy < self._concurrency]
+        return min(free, key=lambda member: (member.url != preferred, member.busy), default=None)
 
     async def _revive(self, member: _Member) -> None:
         rest_s = self._backoff_s

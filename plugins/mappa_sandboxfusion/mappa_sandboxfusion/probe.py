@@ -101,9 +101,9 @@ async def inspect_server(client: FusionClient, name: str, *, keep: bool = True) 
         root=last.root,
         keeps_files=last.found,
         as_root=last.uid == 0,
-        secrets=tuple(one for one in last.names if SECRET_NAME.search(one)),
+        secrets=tuple(name for name in last.names if SECRET_NAME.search(name)),
         others=tuple(
-            one for one in last.names if not SECRET_NAME.search(one) and not BARE_ENVIRONMENT_NAME.fullmatch(one)
+            name for name in last.names if not SECRET_NAME.search(name) and not BARE_ENVIRONMENT_NAME.fullmatch(name)
         ),
     )
 

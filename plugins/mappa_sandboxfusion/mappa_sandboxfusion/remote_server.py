@@ -108,7 +108,7 @@ class RemoteServer:
             ServerFault: it did not run, or its result is unknown.
             ToolError: a local file cannot be read.
         """
-        for _ in range(2):
+        for _ in range(2):  # after files were lost once more, with all of them sent anew
             copy = self._copies.take(program.folder)
             try:
                 outcome = await self._run_in_copy(copy, program, aside)
@@ -126,7 +126,9 @@ class RemoteServer:
                     self._copies.drop(program.folder)
                 return outcome
         self._keeps_files = False  # several servers may share the address: send everything in one call
-        raise ServerFault(self._client.url, f"what it was sent is not there when the program is to start: {what}")
+        raise ServerFault(
+            self._client.url, f"it lost {what} before the program started, twice. From now on it gets all in one call"
+        )
 
     async def close(self) -> None:
         """Remove everything on the server, within a short deadline. Raises ServerFault where it does not answer."""
@@ -206,7 +208,9 @@ class RemoteServer:
         answer = self._parse_answer(run)
         self._record(copy, answer)
         if answer.reply is None or "fault" in answer.reply:
-            raise ServerFault(self._client.url, f"the runner failed: {answer.reply}")
+            raise ServerFault(
+                self._client.url, f"the runner failed: {(answer.reply or {}).get('fault', 'it gave no reply')}"
+            )
         _check_file_list(self._client.url, answer, program)
         changed = quirks.check_fetched(self._client.url, [CHANGED_FILE], run)[CHANGED_FILE]
         contents = await self._collect_contents(work, answer, changed, program, aside)
@@ -297,7 +301,7 @@ class RemoteServer:
                 later.append((name, size, sha256))
             else:
                 contents[sha256] = await asyncio.to_thread(self._save, aside, name, sha256, changed[at : at + size])
-        for group in pack(later, lambda one: one[1], self._chunk):
+        for group in pack(later, lambda file: file[1], self._chunk):
             if group:
                 contents |= await self._fetch(work, group, aside)
         return contents

@@ -100,7 +100,9 @@ class SandboxFusionTool:
     async def _ensure_open(self) -> tuple[ServerPool, Sandbox]:
         async with self._opening:
             if self._open is None:
-                faults = [one for one in await asyncio.gather(*map(self._try_probe, self._clients)) if one is not None]
+                faults = [
+                    fault for fault in await asyncio.gather(*map(self._try_probe, self._clients)) if fault is not None
+                ]
                 if not self._remotes:
                     raise ConfigError(_no_server_message(faults))
                 self._open = self._build_pool(faults), _describe_sandbox(self._remotes.values(), faults)
@@ -185,8 +187,8 @@ def _describe_sandbox(remotes: Iterable[RemoteServer], faults: Sequence[ServerFa
     findings = [remote.findings for remote in remotes]
     return Sandbox(
         name=TOOL_NAME,
-        detail=", ".join(f"{one.url} (Python {'.'.join(map(str, one.python))})" for one in findings),
-        warnings=(*map(str, faults), *(text for one in findings for text in one.warnings)),
+        detail=", ".join(f"{server.url} (Python {'.'.join(map(str, server.python))})" for server in findings),
+        warnings=(*map(str, faults), *(text for server in findings for text in server.warnings)),
     )
 
 

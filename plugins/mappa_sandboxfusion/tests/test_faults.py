@@ -257,7 +257,7 @@ async def test_a_server_that_was_down_at_the_start_is_used_when_it_is_up(
     await other.stop()
 
 
-async def test_a_call_that_no_server_answers_is_lost_in_words_and_the_folder_is_as_before(
+async def test_a_call_that_no_server_answers_raises_and_leaves_the_folder_as_before(
     build: Build, run: Run, fusion: Any, workspace: FolderWorkspace
 ) -> None:
     tool = await build(fusion.url, attempts=3)

@@ -67,7 +67,7 @@ async def test_a_preferred_server_is_asked_while_it_has_room(make: Make) -> None
         assert (first, second) == (B, A)
 
 
-async def test_who_waits_is_served_in_order(make: Make) -> None:
+async def test_waiting_programs_are_served_in_order(make: Make) -> None:
     pool, served = make(A, concurrency=1), []
 
     async def one(number: int) -> None:
@@ -79,7 +79,7 @@ async def test_who_waits_is_served_in_order(make: Make) -> None:
     assert served == list(range(20))
 
 
-async def test_one_that_is_cancelled_while_it_waits_takes_no_place(make: Make) -> None:
+async def test_a_program_cancelled_while_it_waits_takes_no_place(make: Make) -> None:
     pool = make(A, concurrency=1)
     async with pool.server():
         waiting = [asyncio.create_task(_take(pool)) for _ in range(3)]
@@ -90,7 +90,7 @@ async def test_one_that_is_cancelled_while_it_waits_takes_no_place(make: Make) -
     assert await _take(pool) == A
 
 
-async def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(make: Make) -> None:
+async def test_a_program_cancelled_as_its_turn_comes_gives_its_place_back(make: Make) -> None:
     pool = make(A, concurrency=1)
     async with pool.server():
         waiting = asyncio.create_task(_take(pool))
@@ -126,7 +126,7 @@ async def test_a_fault_of_the_program_itself_is_none_of_the_server(make: Make) -
     assert await _take(pool) == A
 
 
-async def test_who_waits_for_servers_that_are_all_gone_is_told_of_each(make: Make, probes: Probes) -> None:
+async def test_a_program_waiting_when_all_servers_fail_gets_the_fault_of_each(make: Make, probes: Probes) -> None:
     pool = make(A, B)
     probes.broken |= {A, B}
     for url in (A, B):

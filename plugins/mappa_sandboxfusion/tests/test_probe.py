@@ -36,7 +36,9 @@ async def test_a_server_with_a_bare_environment(client: FusionClient, fusion: An
     assert "not kept from each other" in warning
 
 
-async def test_names_of_its_environment_are_told_and_values_are_not(client: FusionClient, fusion: Any) -> None:
+async def test_names_of_a_servers_variables_are_reported_and_their_values_are_not(
+    client: FusionClient, fusion: Any
+) -> None:
     fusion.environment = {"COACH_API_KEY": "planted-1", "db_password": "planted-2", "EDITOR": "planted-3"}
     findings = await inspect_server(client, new_folder_name())
     assert findings.secrets == ("COACH_API_KEY", "db_password")
@@ -50,7 +52,7 @@ async def test_a_server_that_keeps_no_files(client: FusionClient, fusion: Any) -
     assert not (await inspect_server(client, new_folder_name())).keeps_files
 
 
-async def test_an_old_python_is_refused_in_words() -> None:
+async def test_an_old_python_is_refused_with_advice() -> None:
     def old(request: WireRequest) -> WireAnswer:
         if request.path == "/v1/ping":
             return json_answer("pong")
@@ -76,7 +78,7 @@ async def test_an_old_python_is_refused_in_words() -> None:
 async def test_a_server_elsewhere_is_warned_of() -> None:
     from mappa_sandboxfusion.probe import Findings
 
-    one = Findings(
+    findings = Findings(
         url="http://10.0.0.7:8080",
         python=(3, 11, 7),
         root="/tmp/x",
@@ -85,7 +87,7 @@ async def test_a_server_elsewhere_is_warned_of() -> None:
         secrets=(),
         others=(),
     )
-    assert any("travel in the clear" in warning for warning in one.warnings)
+    assert any("travel in the clear" in warning for warning in findings.warnings)
 
 
 async def test_folders_of_clients_that_never_came_back_are_removed(client: FusionClient, fusion: Any) -> None:

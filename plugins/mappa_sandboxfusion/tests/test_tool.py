@@ -149,7 +149,7 @@ for kind, name, data in {acts!r}:
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs=st.lists(st.lists(ACTS, max_size=6), min_size=1, max_size=4))
-async def test_any_programs_leave_what_they_leave_here(
+async def test_any_program_leaves_the_same_files_as_on_this_machine(
     url: str, build: Build, run: Run, tmp_path_factory: pytest.TempPathFactory, programs: list[list[object]]
 ) -> None:
     tool = await build(url)
@@ -190,7 +190,7 @@ async def test_files_of_the_task_are_sent_once_and_cannot_be_changed_for_others(
     assert data.stat().st_size == 3 << 20
 
 
-async def test_what_is_no_file_is_named_and_not_followed(
+async def test_irregular_files_are_named_and_not_followed(
     url: str, build: Build, run: Run, workspace: FolderWorkspace
 ) -> None:
     tool = await build(url)

@@ -37,7 +37,7 @@ class OtelTracker(Tracker):
 
     def __init__(self, options: OtelOptions) -> None:
         if options.endpoint is not None and options.file is not None:
-            raise ConfigError("trackers: otel has an endpoint and a file; spans go to one of them")
+            raise ConfigError("trackers: otel: endpoint and file are both set: leave out where no spans should go")
         self._options = options
         self._trace = import_library("opentelemetry.trace", "otel")
         self._sdk = import_library("opentelemetry.sdk.trace", "otel")
@@ -210,7 +210,7 @@ class OtelTracker(Tracker):
             )
             context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
         self._ids.set_next(trace_id, span_id)
-        began, ended = (int(NANOSECONDS * one) for one in between)
+        began, ended = (int(NANOSECONDS * seconds) for seconds in between)
         given = {key: _sanitize_value(value) for key, value in attributes.items() if value is not None}
         span = self._tracer.start_span(name, context=context, attributes=given, start_time=began)
         if error is not None:
@@ -228,4 +228,4 @@ def _sanitize_value(value: Any) -> Any:
     """Return an attribute value whose text has no unpaired surrogates, which collectors reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
-    return [_sanitize_value(one) for one in value] if isinstance(value, list) else value
+    return [_sanitize_value(item) for item in value] if isinstance(value, list) else value

@@ -49,7 +49,7 @@ def test_figures_settings_and_ending_are_there(uri, run):
     told(uri, replace(run, done=1), (2, {"accuracy": 1.0}))
     client, (found,) = runs(uri, "teams")
     assert found.info.status == "FINISHED"
-    steps = [(one.step, one.value) for one in client.get_metric_history(found.info.run_id, "accuracy")]
+    steps = [(point.step, point.value) for point in client.get_metric_history(found.info.run_id, "accuracy")]
     assert steps == [(1, 0.5), (2, 1.0)]
 
 

@@ -66,7 +66,7 @@ def test_a_rollout_is_a_trace_whose_spans_hang_together(run, trajectory):
     assert times["invoke_workflow mathchat/tiny"] == ("2023-11-14T22:13:16.000000Z", "2023-11-14T22:13:20.000000Z")
 
 
-def test_what_spans_say(run, trajectory):
+def test_spans_have_attributes_of_actions_verdicts_and_outcomes(run, trajectory):
     found = {name: span["attributes"] for name, span in spans(run, trajectory).items()}
     action, verdict = found["invoke_agent solver"], found["evaluate llm"]
     assert action["gen_ai.operation.name"] == "invoke_agent" and action["gen_ai.agent.name"] == "solver"
@@ -99,7 +99,7 @@ def test_text_is_sent_where_that_is_asked_for_and_the_truth_never(run, trajector
     assert "SECRET-TRUTH" not in (run.folder / "spans.jsonl").read_text()
 
 
-def test_the_same_rollout_told_again_is_the_same_trace_and_another_run_s_is_another(run, trajectory):
+def test_a_rollout_has_the_same_trace_again_and_another_in_another_run(run, trajectory):
     def ids(of):
         return {name: span["context"] for name, span in spans(of, trajectory).items()}
 
@@ -146,10 +146,10 @@ def collector():
 
 def test_a_collector_takes_the_spans(run, trajectory, collector):
     tell(run, trajectory, OtelOptions(endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces"))
-    resources = [one for request in collector.taken for one in request.resource_spans]
-    taken = [span for one in resources for scope in one.scope_spans for span in scope.spans]
+    resources = [resource for request in collector.taken for resource in request.resource_spans]
+    taken = [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
     assert {span.name for span in taken} == set(spans(run, trajectory))
-    about = {one.key: one.value.string_value for one in resources[0].resource.attributes}
+    about = {attribute.key: attribute.value.string_value for attribute in resources[0].resource.attributes}
     assert (about["service.name"], about["mappa.run"]) == ("mappa", run.id)
 
 
@@ -162,7 +162,7 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
     made = import_logs(
-        load_plugins(only=("analysis",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
+        load_plugins(only=("look",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
     )
     with RunReader(made.folder) as reader:
         (row,) = reader.trajectories
@@ -177,6 +177,6 @@ def test_what_was_written_can_be_imported(run, trajectory):
     assert (step.results[0].stdout, step.completion.usage.completion_tokens) == ("4\n", 3)
 
 
-def test_an_endpoint_and_a_file_are_one_too_many():
-    with pytest.raises(ConfigError, match="one of them"):
+def test_an_endpoint_and_a_file_together_are_refused():
+    with pytest.raises(ConfigError, match="endpoint and file are both set"):
         OtelTracker(OtelOptions(endpoint="http://x", file="y"))

@@ -37,7 +37,7 @@ def offered(*wanted: str) -> list[str]:
     while True:
         with urllib.request.urlopen(metrics_address(ray), timeout=10) as answer:
             lines = [line for line in answer.read().decode().splitlines() if line.startswith("ray_mappa_")]
-        if all(any(one in line for line in lines) for one in wanted) or time.monotonic() > until:
+        if all(any(figure in line for line in lines) for figure in wanted) or time.monotonic() > until:
             return lines
         time.sleep(0.5)
 

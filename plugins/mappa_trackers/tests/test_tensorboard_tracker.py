@@ -21,7 +21,7 @@ class TestContract(TrackerContract):
 def scalars(folder):
     read = EventAccumulator(str(folder), purge_orphaned_data=True)
     read.Reload()
-    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    return {tag: [(point.step, point.value) for point in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 def told(run, *rows, options=None):

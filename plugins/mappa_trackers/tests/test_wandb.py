@@ -75,7 +75,7 @@ def told(run, *rows, ending="done"):
 
 def exits(folder: Path) -> list[int]:
     """The exit codes of the runs of a folder."""
-    return [one.exit.exit_code for one in records(folder) if one.WhichOneof("record_type") == "exit"]
+    return [record.exit.exit_code for record in records(folder) if record.WhichOneof("record_type") == "exit"]
 
 
 def wait_until_written(folder: Path) -> None:
@@ -88,7 +88,7 @@ def wait_until_written(folder: Path) -> None:
 def test_a_run_lies_in_its_folder_under_its_own_id(run):
     told(run, (0, {"eval/accuracy": 0.25}), (1, {"accuracy": 0.5}), (2, {"accuracy": 1.0}))
     # The library may write what it knows of a run more than once.
-    about = next(one.run for one in records(run.folder) if one.WhichOneof("record_type") == "run")
+    about = next(record.run for record in records(run.folder) if record.WhichOneof("record_type") == "run")
     assert (about.run_id, about.display_name, about.project) == (run.id, "first", "teams")
     assert set(about.tags) == {"tried", "mathchat"}
     settings = {item.key: json.loads(item.value_json) for item in about.config.update}
@@ -105,12 +105,12 @@ def test_a_run_that_goes_on_is_the_same_run(run):
     told(run, (1, {"accuracy": 0.5}), ending="stopped")
     time.sleep(1.1)  # the library names the folder of an offline run by the second
     told(replace(run, done=1), (2, {"accuracy": 1.0}))
-    abouts = [one.run for one in records(run.folder) if one.WhichOneof("record_type") == "run"]
+    abouts = [record.run for record in records(run.folder) if record.WhichOneof("record_type") == "run"]
     assert {about.run_id for about in abouts} == {run.id}
     assert len(list(run.folder.glob("wandb/offline-run-*"))) == 2
     assert sorted(exits(run.folder)) == [0, 1]
 
 
-def test_a_mode_that_is_none():
+def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="'off'; it can be online or offline"):
         WandbTracker(WandbOptions(mode="off"))

@@ -73,7 +73,7 @@ def test_a_plan_by_a_run_knows_hours_and_no_bounds(run, capsys):
 def test_a_cluster_is_mapped(capsys):
     text = "\n".join(lines_of(capsys, *MATHCHAT, *EIGHT))
     assert "learners, 8 ranks" in text and "gpu0-7" in text
-    assert "samplers: an engine of every policy on every GPU that samples" in text
+    assert "at most 3 of 3 samplers on a GPU" in text
     assert "5 of 8 GPUs learn and do not sample" in "\n".join(
         lines_of(capsys, *MATHCHAT, *EIGHT, "engine.options.samplers=1")
     )

@@ -9,8 +9,9 @@ import sqlite3
 import pytest
 
 from mappa.cli.main import main
-from mappa.commands import compose, load_registry
+from mappa.commands import load_registry
 from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
+from mappa.sessions import compose
 from mappa.store.summary import read_summary
 from mappa_core.errors import ConfigError, RunError
 

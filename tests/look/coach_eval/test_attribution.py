@@ -17,10 +17,9 @@ from mappa.look.coach_eval.labelled_runs import LabelledRun, LabelledRuns, read_
 from mappa.look.coach_eval.naive_answers import COMMON, FIRST, LAST, RANDOM, grade_naive_answers
 from mappa.look.coach_eval.published import compute_published
 from mappa.look.coach_eval.recorded import RecordedCoach, RecordedOptions
-from mappa.rollout.team import NamedCoach
-from mappa.runs import Label
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core.errors import ConfigError
-from mappa_core.records import NOBODY, Completion, Message, Role, Scene, Step, Task, Verdict
+from mappa_core.records import NOBODY, Completion, Label, Message, Role, Scene, Step, Task, Verdict
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")

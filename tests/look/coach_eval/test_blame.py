@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.commands import NamedCoach
 from mappa.look.coach_eval.batch_judge import JudgingLimits
 from mappa.look.coach_eval.blame import NO_BLAME, NO_CREDIT, NO_SCORE, NOT_ACTED, compute_blame_metrics, evaluate_blame
 from mappa.look.coach_eval.labelled_actions import LabelledSet
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core.protocols import Coach
 from mappa_core.records import NOBODY, Verdict
 

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from mappa.commands import NamedCoach
 from mappa.look.coach_eval.batch_judge import JudgingLimits
 from mappa.look.coach_eval.bootstrap import Estimate
 from mappa.look.coach_eval.evaluate import evaluate_coaches
 from mappa.look.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
-from mappa.look.coach_eval.metrics import EnsembleMetrics, count_verdicts
+from mappa.look.coach_eval.metrics import EnsembleMetrics, count_statuses
+from mappa.rollout.named_coach import NamedCoach
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Usage, Verdict
@@ -143,7 +143,7 @@ async def test_a_missing_verdict_is_left_out_and_counted_and_never_a_number(twen
 
 def test_what_failed_beside_another_call_is_not_from_the_cassette():
     shared = replace(Verdict.failed("status 401: key 1, in r1/x.db"), replayed=True)
-    counts = count_verdicts([shared, Verdict.failed("status 402: key 2, in r2/x.db"), Verdict.failed("other")])
+    counts = count_statuses([shared, Verdict.failed("status 402: key 2, in r2/x.db"), Verdict.failed("other")])
     assert (counts.failed, counts.replayed) == (3, 0)
     assert counts.reasons == {"failed: status 401: key 1, in r1/x.db": 2, "failed: other": 1}
 

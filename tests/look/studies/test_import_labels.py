@@ -17,13 +17,13 @@ from mappa.look.importing import LogMapping, import_logs
 from mappa.look.recoach import recoach
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import Label, RunReader
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa_core.records import Label, Verdict
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")

@@ -16,7 +16,8 @@ from mappa.look.view import report
 from mappa.look.view.web import overview
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import AGENT_COLUMNS, AgentColumn, RunReader
+from mappa.runs import RunReader
+from mappa.store.agent_columns import AGENT_COLUMNS, AgentColumn
 
 TITLES = ["score", "tool success", "turns", "tokens/action"]
 PAIRS = AgentColumn(name="pairs", title="pairs of turns", spec=".3f", value=lambda figures: (figures.turns or 0.0) / 2)

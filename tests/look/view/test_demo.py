@@ -19,7 +19,6 @@ from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.look.view.web.telling import telling_address
 from mappa.runs import RunReader
-from mappa.store.schema import DATABASE_SCHEMA
 from mappa_core.errors import RunError
 
 
@@ -32,7 +31,6 @@ def test_it_is_small_and_of_the_present_form(demo):
     assert len(files("mappa.look.demo").joinpath("run.tar.gz").read_bytes()) < 300_000
     with RunReader(demo) as reader:
         assert reader.summary.status == "done" and len(list(reader.iterations)) == 8
-        assert reader._database.schema == DATABASE_SCHEMA
         assert "/tmp" not in reader.config and "/home" not in reader.config
 
 

@@ -1,4 +1,4 @@
-"""What the report shows: that a coach prefers one kind of task, what was learned by stratum, and of older runs."""
+"""What the report shows: that a coach prefers one kind of task, what was learned by stratum."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ class Partial(Coach):
             stratifier="task",
             stratum="classification",
             against="regression",
+            actions=(10, 10),
             points=Interval(mean=points, low=points - 0.2, high=points + 0.2),
             growth=Interval(mean=growth, low=growth - 0.1, high=growth + 0.1),
             now=2 * points,

@@ -11,8 +11,9 @@ from mappa.cli.main import main
 from mappa.look.view.highlights import select_highlights
 from mappa.look.view.provenance import read_provenance
 from mappa.look.view.report import write_page, write_report
-from mappa.runs import CoachFigures, IterationReport, RunReader, VerdictCount
+from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
+from mappa.store.iteration_report import CoachFigures, IterationReport, VerdictCount
 from mappa.store.summary import CoachSummary, Summary, write_summary
 from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
 

@@ -1,10 +1,12 @@
-"""Choosing trajectories: every filter against a plain look at all records, pages without a gap, words, older runs."""
+"""Choosing trajectories: filters against a plain look at all records, pages without a gap, words, runs that go on."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa.look.view.search_index import open_index
 from mappa.look.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch, to_fts_query
 from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
@@ -274,8 +277,6 @@ def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFol
         assert pages[3] == pages[2]
         assert len(find(reader, TrajectoryFilter(words="marzipan", outcome=("correct", True)))) == 1
         assert find(reader, TrajectoryFilter(failure="ToolError")) == []
-    with sqlite3.connect(run.path / "run.db") as connection:
-        assert connection.execute("SELECT count(*) FROM texts WHERE texts MATCH 'pondering'").fetchone() == (4,)
 
 
 def test_text_that_utf8_lacks_is_indexed_all_the_same(run: RunFolder) -> None:
@@ -291,18 +292,86 @@ def test_text_that_utf8_lacks_is_indexed_all_the_same(run: RunFolder) -> None:
         ]
 
 
-def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: RunFolder) -> None:
-    """As earlier versions made them: no number of its own, no facets, no words."""
+def test_the_index_follows_a_run_that_goes_on(run: RunFolder) -> None:
+    """Searched before, between and after what is recorded, it finds what a search that begins later finds."""
+    lost = replace(trajectory(3), outcome={}, error=Failure(kind="ToolError", message="lost"))
+    again = step(lost.id, len(lost.steps), "marzipan")
+    whole = replace(lost, steps=(*lost.steps, again), outcome={"correct": 1.0}, error=None)
+    wanted = (
+        TrajectoryFilter(), TrajectoryFilter(words="pondering"), TrajectoryFilter(words="marzipan"),
+        TrajectoryFilter(failure="ToolError"), TrajectoryFilter(outcome=("correct", True)),
+        TrajectoryFilter(words="zebra", score=(0.0, 10.0)), TrajectoryFilter(blame="solver"),
+    )  # fmt: skip
+    for count, one in enumerate((trajectory(2), lost, trajectory(5), whole, trajectory(9))):
+        write(run, one, "train", ends=count != 2)
+        with RunReader(run.path) as reader:
+            known = [find(reader, one) for one in wanted]
+            open_index.cache_clear()
+            assert known == [find(reader, one) for one in wanted]
+    late = replace(
+        Verdict.scored(1.0, "afterwards", blame="executor"), id="late", step="t002/0", coach="c", phase="again"
+    )
+    with RunReader(run.path) as reader:
+        before = numbers(reader, TrajectoryFilter(words="pondering"))
+        run.store.record_verdict(late)
+        assert 1 in numbers(reader, TrajectoryFilter(score=(1.0, 1.0), blame="executor"))
+        assert numbers(reader, TrajectoryFilter(words="pondering")) == before
+        assert numbers(reader, TrajectoryFilter(words="afterwards")) == []
+        open_index.cache_clear()
+        assert numbers(reader, TrajectoryFilter(words="afterwards")) == []
+
+
+def test_a_run_in_a_folder_that_nobody_may_write_to_is_searched(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    before = sorted(copy.iterdir())
+    for path in (*copy.rglob("*"), copy):
+        path.chmod(0o555)
+    try:
+        with RunReader(copy) as reader:
+            assert find(reader, TrajectoryFilter(words="pondering"))
+        assert sorted(copy.iterdir()) == before
+    finally:
+        copy.chmod(0o755)
+
+
+def test_a_search_leaves_the_run_to_its_writer(run: RunFolder) -> None:
+    write(run, trajectory(3), "train")
+    with RunReader(run.path) as reader:
+        assert find(reader, TrajectoryFilter(words="pondering"))
+    run.close()
+    assert [path.name for path in run.path.glob("run.db*")] == ["run.db"], "nothing holds its journal"
+
+
+def test_requests_at_once_share_an_index(folder: Path) -> None:
+    open_index.cache_clear()
+
+    def search(_: int) -> list[int]:
+        with RunReader(folder) as reader:
+            return numbers(reader, TrajectoryFilter(words="pondering"), limit=100)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(search, range(16)))
+    assert len(found[0]) == 45 and all(one == found[0] for one in found)
+
+
+def test_a_damaged_record_is_an_error_of_the_run(run: RunFolder) -> None:
+    write(run, trajectory(3), "train")
     run.close()
     with sqlite3.connect(run.path / "run.db") as connection:
-        for table in ("facets", "texts"):
-            connection.execute(f"DROP TABLE {table}")
-    with RunFolder.open(run.path) as folder:
-        write(folder, trajectory(1), "train")
+        connection.execute("UPDATE steps SET body = '{'")
     with RunReader(run.path) as reader:
-        assert not TrajectorySearch(reader).is_available and len(list(reader.trajectories)) == 1
-        with pytest.raises(RunError, match="kept no index"):
-            find(reader, TrajectoryFilter())
+        for _ in range(2):
+            with pytest.raises(RunError, match="it is damaged"):
+                find(reader, TrajectoryFilter())
+
+
+def test_words_need_a_sqlite_that_can_index_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunReader(folder) as reader:
+        search = TrajectorySearch(reader)
+        monkeypatch.setattr(search._index, "has_words", False)
+        assert not search.load_choices().words
+        with pytest.raises(RunError, match="built without FTS5"):
+            search.find(TrajectoryFilter(words="pondering"))
 
 
 def test_a_score_is_found_whichever_of_many_agents_has_it(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import sqlite3
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -203,18 +202,6 @@ def test_the_overview_sets_runs_side_by_side(client: TestClient) -> None:
     assert page.count('type="checkbox"') == 2 and "no summary" in page
     assert "61.0 % <small>[52.0, 70.0]</small>" in page and "Accuracy of training rollouts" in page
     assert "None of the chosen runs has finished an iteration yet." in client.get("/?run=begun").text
-
-
-def test_a_run_that_recorded_no_index_says_so(client: TestClient, root: Path, tmp_path: Path) -> None:
-    shutil.copytree(root / "hostile", tmp_path / "older")
-    with sqlite3.connect(tmp_path / "older" / "run.db") as connection:
-        connection.execute("DROP TABLE facets")
-    older = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url=HERE)
-    older.get(f"/?token={TOKEN}")
-    assert "kept no index" in older.get("/runs/older/trajectories").text
-    with RunReader(tmp_path / "older") as reader:
-        identity = next(iter(reader.trajectories)).id
-    assert older.get(f"/runs/older/trajectory?id={quote(identity, safe='')}").status_code == 200
 
 
 @pytest.mark.parametrize(

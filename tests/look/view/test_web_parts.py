@@ -14,7 +14,8 @@ from mappa.look.view.web.coach import measure_latencies, rank_agents
 from mappa.look.view.web.lineage import build_lineage_graph
 from mappa.look.view.web.rendering import show_invisible, template_environment
 from mappa.look.view.web.trajectory import _pair_calls, split_fences
-from mappa.runs import RunFolder, RunReader, VerdictRow
+from mappa.runs import RunFolder, RunReader
+from mappa.runs.rows import VerdictRow
 from mappa_core import Breach, Completion, Message, Step, ToolCall, ToolResult, Verdict
 from mappa_core.sandbox import FileChange
 

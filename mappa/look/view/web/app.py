@@ -115,7 +115,7 @@ def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> S
             ),
             Route(f"{run}/newer", viewer.run_endpoint("web/newer.html", trajectories.count_newer)),
             Route(f"{run}/trajectory", viewer.run_endpoint("web/trajectory.html", trajectory.build_trajectory_page)),
-            Route(f"{run}/trajectory.json", viewer.record(trajectory.read_trajectory)),
+            Route(f"{run}/trajectory.json", viewer.record(trajectory.trajectory_document)),
             Route(f"{run}/action.json", viewer.record(trajectory.read_action)),
             Route(f"{run}/prompt", viewer.run_endpoint("web/prompt.html", trajectory.build_prompt)),
             Route(f"{run}/coach", viewer.run_endpoint("web/coach.html", coach.build_coach_page)),

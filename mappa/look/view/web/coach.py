@@ -17,10 +17,10 @@ from mappa.look.coach_eval.bootstrap import auc
 from mappa.look.counted_verdicts import latest_counted, with_counted_verdicts
 from mappa.look.view.chart import PERCENT_TICKS, Chart, build_chart, build_fitted_chart
 from mappa.look.view.drift import read_drift
-from mappa.look.view.metric_points import Iterations, collect_names, last_iteration, metric_points, points_by_name
+from mappa.look.view.metric_points import Iterations, last_iteration, metric_points
 from mappa.look.view.report import build_gap_charts
-from mappa.runs import RunReader, VerdictRow
-from mappa.store.iteration_report import IterationReport
+from mappa.runs import RunReader
+from mappa.runs.rows import VerdictRow
 from mappa.store.summary import Summary
 from mappa_core import MAX_SCORE, RunError
 from mappa_core.records import Interval
@@ -157,10 +157,8 @@ def _build_agreement_chart(rankings: Sequence[OutcomeRanking], metric: str | Non
 
 
 def build_coach_charts(iterations: Iterations) -> list[Chart]:
-    """Build charts over iterations: correlation of points and outcome, verdicts without a score, cost and tokens."""
+    """Build charts over iterations: verdicts without a score, cost and tokens."""
     end = last_iteration(iterations)
-    agents = collect_names(iterations, _correlations)
-    together = points_by_name(iterations, agents, lambda report, agent: _correlations(report).get(agent))
     missing = {
         "failed": metric_points(iterations, lambda report: report.coach.total.failed),
         "abstained": metric_points(iterations, lambda report: report.coach.total.abstained),
@@ -173,17 +171,11 @@ def build_coach_charts(iterations: Iterations) -> list[Chart]:
     }
     usd = {"all coaches": metric_points(iterations, lambda report: report.coach.total.usd)}
     drawn = (
-        ("Correlation of points and outcome so far", together),
         ("Verdicts without a score", missing),
         ("Cost of an iteration, US dollars", usd if any(value for _, value in usd["all coaches"]) else {}),
         ("Tokens of the coach's calls in an iteration", tokens),
     )
     return [build_fitted_chart(title, lines, x_high=end) for title, lines in drawn if any(lines.values())]
-
-
-def _correlations(report: IterationReport) -> dict[str, float]:
-    """Correlation of live points and outcome by agent, where it is known."""
-    return {one.agent: one.r for one in report.drift.correlations if one.phase == "live" and one.r is not None}
 
 
 def measure_latencies(verdicts: Sequence[VerdictRow]) -> list[Latency]:

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.statistics import paired_gain
 from mappa.look.view.web.trajectories import first_words
-from mappa.runs import EvaluationRow, RunReader
+from mappa.runs import RunReader
+from mappa.runs.rows import EvaluationRow
 from mappa_core import RunError, Task, Trajectory
 from mappa_core.records import Interval
 

@@ -37,8 +37,6 @@ def telling_address(folder: Path) -> str:
 def _blamed_failure(reader: RunReader) -> tuple[str, str, FoundTrajectory] | None:
     """Split, metric and trajectory of the newest failure with blame."""
     search = TrajectorySearch(reader)
-    if not search.is_available:
-        return None
     metric = _metric(reader)
     if metric not in search.load_choices().outcome:
         return None

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from mappa.look.view.trajectory_search import (
     COLUMNS,
     UNSCORED,
-    FilterChoices,
     FoundTrajectory,
     TrajectoryFilter,
     TrajectorySearch,
@@ -79,21 +78,10 @@ def parse_filters(request: Request) -> FilterQuery:
 
 def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     filters, search = parse_filters(request), TrajectorySearch(reader)
-    if not search.is_available:
-        return {
-            "filters": filters,
-            "indexed": False,
-            "choices": FilterChoices(),
-            "rows": [],
-            "prompts": {},
-            "more": None,
-            "newest": None,
-        }
     before = _read_number(request.query_params, "before")
     rows = search.find(filters.search, before=None if before is None else int(before), limit=PAGE_SIZE + 1)
     return {
         "filters": filters,
-        "indexed": True,
         "choices": search.load_choices(),
         "rows": rows[:PAGE_SIZE],
         "prompts": {one.row.id: first_words(reader.task(one.row.id).prompt) for one in rows[:PAGE_SIZE]},
@@ -121,8 +109,6 @@ def find_neighbours(
 ) -> tuple[FoundTrajectory | None, FoundTrajectory | None]:
     """The next newer and the next older trajectory that match the filters."""
     search = TrajectorySearch(reader)
-    if not search.is_available:
-        return None, None
     up = search.find(filters.search, after=number, limit=1)
     down = search.find(filters.search, before=number, limit=1)
     return (up[0] if up else None), (down[0] if down else None)

@@ -101,7 +101,7 @@ def build_prompt(reader: RunReader, folder: Path, request: Request) -> dict[str,
     return {"messages": step.messages}
 
 
-def read_trajectory(reader: RunReader, request: Request) -> dict[str, Any]:
+def trajectory_document(reader: RunReader, request: Request) -> dict[str, Any]:
     """The record of a trajectory, with all verdicts and labels, as `mappa runs trace --json` prints it."""
     identity = request.query_params.get("id", "")
     with _missing_is_404("trajectory", identity):

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mappa.look.arrays import Bool, Float64, Int64
-from mappa.look.coach_eval.labelled_runs import LabelledRun
+from mappa.judging import LabelledRun
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_core import MAX_SCORE, ConfigError, Verdict
 
 LABELS = (-1, 0, 1)
@@ -40,7 +40,7 @@ class Anchors:
         """
         points = np.array(
             [
-                [np.nan if one.score is None else one.score for of_run in given for one in of_run]
+                [np.nan if verdict.score is None else verdict.score for of_run in given for verdict in of_run]
                 for given in verdicts.values()
             ],
             dtype=np.float64,
@@ -48,15 +48,15 @@ class Anchors:
         for name, given in zip(verdicts, points.T, strict=True):
             if np.isnan(given).all():
                 raise ConfigError(f"{name} gave no score on any of {len(given):,} actions: leave it out")
-        sizes = [len(one.scenes) for one in runs]
-        questions = [one.task.question_hash for one in runs]
-        strata = [one.stratum for one in runs]
+        sizes = [len(run.scenes) for run in runs]
+        questions = [run.task.question_hash for run in runs]
+        strata = [run.stratum for run in runs]
         names, question = np.unique(questions, return_inverse=True)
         levels, stratum = np.unique(strata, return_inverse=True)
         return cls(
             members=tuple(verdicts),
             points=points,
-            labels=np.array([one.qualities.get(place, np.nan) for one in runs for place in range(len(one.scenes))]),
+            labels=np.array([run.qualities.get(place, np.nan) for run in runs for place in range(len(run.scenes))]),
             run=np.repeat(np.arange(len(runs)), sizes),
             question=np.repeat(question, sizes),
             stratum=np.repeat(stratum, sizes),

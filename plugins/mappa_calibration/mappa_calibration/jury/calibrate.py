@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mappa.commands import format_yaml, with_origin
-from mappa.look.arrays import Bool
-from mappa.look.output_files import check_writable
-from mappa.runs import write_atomic
+from mappa.judging import check_writable
+from mappa.sessions import format_yaml, with_origin
 from mappa_calibration import Calibration
+from mappa_calibration.actions import Bool
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import Fit, fit_jury
 from mappa_calibration.jury.validation import Validation, best_members, learning_curve, validate_jury
 from mappa_core import ConfigError, Use
+from mappa_core.files import write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

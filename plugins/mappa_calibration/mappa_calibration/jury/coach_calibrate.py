@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mappa.commands import Console, echo, load_registry
+from mappa.commands import Console, did_you_mean, echo, load_registry
 from mappa_core import ConfigError, Registry, Use, Verdict
 
 if TYPE_CHECKING:
-    from mappa.look.cli.coach_choices import CoachChoice
-    from mappa.look.cli.verdict_tables import VerdictBar
-    from mappa.look.coach_eval.labelled_runs import Benchmark
+    from mappa.judging import Benchmark, CoachChoice, VerdictBar
     from mappa_calibration.jury.anchors import Anchors
 
 AT_LEAST_ONE = click.IntRange(1)
@@ -116,8 +114,7 @@ def command(**options: Any) -> None:
 
     It prints how well the jury judges questions that it has not seen, estimated by cross-validation.
     """
-    from mappa.look.cli.coach_choices import choose_members
-    from mappa.look.cli.verdict_tables import verdict_bar
+    from mappa.judging import verdict_bar
     from mappa_calibration.jury.calibrate import calibrate, check_places
     from mappa_calibration.jury.jury_tables import jury_json, show_jury
 
@@ -125,7 +122,7 @@ def command(**options: Any) -> None:
     asked.check()
     check_places(asked.out)
     registry = load_registry()
-    chosen = choose_members(registry, asked.coaches, asked.settings, asked.judges, asked.only)
+    chosen = _choose_members(registry, asked)
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=asked.quiet or asked.as_json) as bar:
         anchors = asyncio.run(_judge(registry, asked, chosen, errors, bar))
@@ -137,13 +134,40 @@ def command(**options: Any) -> None:
         show_jury(Console(), result)
 
 
+def _choose_members(registry: Registry, asked: CalibrationRequest) -> list[CoachChoice]:
+    """The coaches of `--coach` and those recorded in the file of `--judges`, or of these `--only` some.
+
+    Raises:
+        ConfigError: a name of `--only` is nobody's, or fewer than two are left. What `parse_coaches` and
+            `recorded_judges` raise.
+    """
+    from mappa.judging import parse_coaches, recorded_judges
+
+    chosen = parse_coaches(registry, asked.coaches, asked.settings)
+    if asked.judges is not None:
+        chosen += recorded_judges(registry, asked.judges)
+    names = [choice.name for choice in chosen]
+    for name in asked.only:
+        if name not in names:
+            raise ConfigError(f"--only {name}: no member is named so.{did_you_mean(name, names)}")
+    chosen = [choice for choice in chosen if not asked.only or choice.name in asked.only]
+    if len(chosen) < 2:
+        raise ConfigError(f"a jury has at least two members, here is {', '.join(names)}")
+    return chosen
+
+
 async def _judge(
     registry: Registry, asked: CalibrationRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
 ) -> Anchors:
     """Have every member judge the labelled runs, which are shown without the truth and all at once."""
-    from mappa.look.cli.coach_choices import open_coaches
-    from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
-    from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
+    from mappa.judging import (
+        JudgingLimits,
+        judge_actions,
+        judge_in_turn,
+        open_coaches,
+        read_benchmark,
+        read_labelled_runs,
+    )
     from mappa_calibration.jury.anchors import Anchors
     from mappa_calibration.jury.validation import check_labels
 

@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
-from mappa.look.arrays import Bool, Float64, Int64
 from mappa_calibration import Calibration
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import LABELS, Anchors
 
 RIDGES = (0.003, 0.01, 0.03)
@@ -87,7 +87,7 @@ def fit_jury(anchors: Anchors, rows: Bool) -> Fit:
 def build_features(anchors: Anchors, anchor: Float64) -> Float64:
     """`Calibration.features` (n, f) of all actions, run by run."""
     ends = np.flatnonzero(np.diff(anchors.run)) + 1
-    return np.concatenate([Calibration.features(one, anchor.tolist()) for one in np.split(anchors.points, ends)])
+    return np.concatenate([Calibration.features(points, anchor.tolist()) for points in np.split(anchors.points, ends)])
 
 
 def weigh_members(anchors: Anchors, rows: Bool) -> Float64:

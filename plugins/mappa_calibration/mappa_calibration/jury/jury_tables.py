@@ -8,8 +8,7 @@ import msgspec
 from rich.markup import escape
 
 from mappa.commands import Console
-from mappa.look.cli.verdict_tables import make_table
-from mappa.look.coach_eval.bootstrap import Estimate
+from mappa.judging import Estimate, make_table
 from mappa_calibration.jury.calibrate import CalibrationResult
 from mappa_calibration.jury.validation import Gain, Validation, runs_needed
 
@@ -61,13 +60,13 @@ def _facts(result: CalibrationResult) -> Iterator[str]:
 
 
 def _curve_row(row: Sequence[Validation]) -> Iterator[str]:
-    gains = [100 * one.steps.gain.value for one in row]
+    gains = [100 * measured.steps.gain.value for measured in row]
     yield f"{row[0].runs:,}"
     yield from (f"{value:+.1f}" for value in (sum(gains) / len(gains), min(gains), max(gains)))
     for count in (
-        sum(one.steps.better for one in row),
-        sum(one.steps.worse for one in row),
-        sum(one.first_error.worse for one in row),
+        sum(measured.steps.better for measured in row),
+        sum(measured.steps.worse for measured in row),
+        sum(measured.first_error.worse for measured in row),
     ):
         yield f"{count} of {len(row)}"
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa.look.arrays import Bool, Float64, Int64
-from mappa.look.coach_eval.bootstrap import Estimate, Statistic, estimate, paired_difference, ratio
-from mappa.look.coach_eval.labelled_runs import LabelledRun
+from mappa.judging import Estimate, LabelledRun, Statistic, estimate, paired_difference, ratio
+from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import fit_jury
 from mappa_core import ConfigError
@@ -165,9 +164,9 @@ class _FirstErrorShares:
 
 
 def _gain(shares: _StepShares | _FirstErrorShares, said: Float64, anchors: Anchors) -> Gain:
-    members = [shares.right(one) for one in anchors.votes.T]
-    alone = [_mean_of_strata(one, shares.stratum) for one in members]
-    best = int(np.argmax([float(one(np.ones((1, len(shares.question))))[0]) for one in alone]))
+    members = [shares.right(votes) for votes in anchors.votes.T]
+    alone = [_mean_of_strata(right, shares.stratum) for right in members]
+    best = int(np.argmax([float(mean(np.ones((1, len(shares.question))))[0]) for mean in alone]))
     jury = _mean_of_strata(shares.right(said), shares.stratum)
     return Gain(
         jury=_estimate(jury, shares.question),
@@ -178,7 +177,7 @@ def _gain(shares: _StepShares | _FirstErrorShares, said: Float64, anchors: Ancho
 
 
 def _mean_of_strata(right: Bool, stratum: Int64) -> Statistic:
-    parts = [ratio(right & (stratum == one), stratum == one) for one in np.unique(stratum)]
+    parts = [ratio(right & (stratum == name), stratum == name) for name in np.unique(stratum)]
     return lambda weight: np.mean([part(weight) for part in parts], axis=0)
 
 
@@ -190,5 +189,5 @@ def _estimate(statistic: Statistic, question: Int64) -> Estimate:
 
 def runs_needed(curve: Sequence[Sequence[Validation]]) -> int | None:
     """The smallest number of labelled runs at which every draw is better than the best member; None if none is."""
-    enough = [row[0].runs for row in curve if all(one.steps.better for one in row)]
+    enough = [row[0].runs for row in curve if all(measured.steps.better for measured in row)]
     return enough[0] if enough else None

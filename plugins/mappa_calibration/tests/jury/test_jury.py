@@ -37,7 +37,7 @@ def simulate(accuracies, *, questions=40, steps=4, seed=0, copies=(), missing=0.
         question=question,
         stratum=question % 2,
         strata=("a", "b"),
-        questions=tuple(f"{one:04}" for one in range(questions)),
+        questions=tuple(f"{number:04}" for number in range(questions)),
     )
 
 
@@ -193,7 +193,7 @@ def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch
     assert (result["questions"], result["left"], result["labels"]) == (20, 20, 60)
     assert max(result["anchor"], key=result["anchor"].get) == "j0"
     calibration = Calibration.read(jury)
-    assert [one["options"]["judge"] for one in calibration.members] == ["j0", "j1", "j2"]
+    assert [member["options"]["judge"] for member in calibration.members] == ["j0", "j1", "j2"]
     assert len(calibration.fitted_on) == 20
     recipe = (files / "jury.yaml").read_text()
     assert "combine: calibrated" in recipe and f"calibration: {files / 'jury.json'}\n" in recipe
@@ -206,7 +206,7 @@ def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch
     (evaluation,) = json.loads(certified.stdout)["evaluations"]
     assert evaluation["runs"] == 20
     assert evaluation["left_out"] == {"with a question that the jury was fitted on": 20}
-    steps = next(one for one in evaluation["coaches"][0]["published"] if one["name"] == "step accuracy")
+    steps = next(metric for metric in evaluation["coaches"][0]["published"] if metric["name"] == "step accuracy")
     assert steps["all"] > 0.85
 
 

@@ -2,82 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.engine import Lora, PolicySpec, TrainSection
+from mappa_core.engine import Lora
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_engine.cluster.actors import RayActors, ReservedBundle
 from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
-from mappa_engine.cluster.placement import GroupPlacement, ModelShape, Placement, PoolPlacement
+from mappa_engine.cluster.placement import GroupPlacement, ModelShape, PoolPlacement
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
+from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.cluster.sync.gpu_transfer import GpuTransfer
 from mappa_engine.cluster.sync.interfaces import WeightProvider
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import WeightRoute
-from mappa_engine.model_info import ModelInfo, WeightNames
-from mappa_engine.options import PlacedOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClusterSetup:
-    """Everything that is known before processes start: policies, models, placement and options."""
-
-    specs: Mapping[str, PolicySpec]
-    readings: Mapping[str, ModelInfo]
-    """Model infos by model."""
-    shapes: Mapping[str, ModelShape]
-    weight_names: Mapping[str, WeightNames]
-    placement: Placement
-    options: PlacedOptions
-    train: TrainSection | None
-    seed: int
-
-    @property
-    def gpu(self) -> bool:
-        """Whether learners and samplers compute on GPUs."""
-        return self.placement.device == "gpu"
-
-    @property
-    def colocated(self) -> bool:
-        """Whether learners and samplers share GPUs in turns."""
-        return self.gpu and self.options.placement == "colocated" and self.train is not None
-
-    @property
-    def transport(self) -> str:
-        """Transport of full weights to samplers: store, nccl or ipc."""
-        if self.options.transport != "auto":
-            return self.options.transport
-        if not self.gpu or self.train is None:
-            return "store"
-        return "ipc" if self.options.placement == "colocated" else "nccl"
-
-    def window(self, model: str) -> int:
-        """Return the context window of a sampler: maximum tokens of prompt plus action."""
-        return self.options.max_model_len or self.readings[model].window
-
-    def tied_names(self, model: str) -> Mapping[str, str]:
-        """Map the name of every tied weight to its second one. Between GPUs it is sent once, and the map is empty."""
-        return self.weight_names[model].tied if self.transport == "store" else {}
-
-    def slot_fraction(self, slot: int) -> float:
-        """Return the fraction of a slot that each of its actors gets."""
-        return 1.0 / len(self.placement.loads_on(slot))
-
-    def memory_share(self, pool: PoolPlacement, slot: int) -> float:
-        """Return the share of a GPU's memory that an engine of `pool` takes of it, beyond the CUDA context, which is
-        there when vLLM measures what is free; 1 on a CPU."""
-        size = self.placement.slots[slot].size
-        if size is None:
-            return 1.0
-        own = f"sampler {pool.name}"
-        load = next(one for one in self.placement.loads_on(slot) if f"{one.actor} ".startswith(f"{own} "))
-        parts = load.by_phase["sampling"].items()
-        return min(1.0, sum(part for what, part in parts if what != "context") / size)
 
 
 class EngineBuilder:
@@ -143,10 +84,10 @@ class EngineBuilder:
 
     def _sampler_config(self, placed: PoolPlacement) -> SamplerConfig:
         setup, options = self._setup, self._setup.options
-        reading = setup.readings[placed.model]
-        adapters = [one for name in placed.policies if (one := setup.specs[name]).lora is not None]
+        model = setup.models[placed.model]
+        adapters = [spec for name in placed.policies if (spec := setup.specs[name]).lora is not None]
         return SamplerConfig(
-            model=reading.model_path,
+            model=model.model_path,
             device="cuda" if setup.gpu else "cpu",
             dtype=setup.placement.dtype,
             window=setup.window(placed.model),
@@ -155,8 +96,8 @@ class EngineBuilder:
             prefix_caching=options.prefix_caching,
             tensor_parallel=options.tensor_parallel,
             isolate_waves=options.deterministic,
-            adapter_policies=tuple(one.name for one in adapters),
-            lora_rank=max((one.lora.rank for one in adapters if one.lora is not None), default=0),
+            adapter_policies=tuple(adapter.name for adapter in adapters),
+            lora_rank=max((adapter.lora.rank for adapter in adapters if adapter.lora is not None), default=0),
             # Running requests keep the adapter that they started with.
             max_adapters=len(adapters) * (options.max_staleness + 2),
             tied=setup.tied_names(placed.model),
@@ -201,7 +142,7 @@ def _adapted_layers(lora: Lora, tensors: Collection[str], shape: ModelShape) -> 
 
 
 def _gpu_transfer(setup: ClusterSetup, group: LearnerGroup, pool: SamplerPool) -> Any:
-    """Build the transfer from GPU to GPU. Untested on a GPU."""
+    """Build the transfer from GPU to GPU."""
     workers = [setup.options.tensor_parallel] * len(pool.engines)
     transport: Any = setup.transport
     return GpuTransfer(transport, group, lambda: [engine.actor.handle for engine in pool.engines], workers).transfer

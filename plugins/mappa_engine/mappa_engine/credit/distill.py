@@ -117,10 +117,10 @@ class Distill:
         for trajectory in trajectories:
             last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
             for step in trajectory.steps:
-                given = [one for (name, _), one in last.items() if name == step.id]
-                scores = [one.score for one in given if one.score is not None]
-                reasons = [one.reasoning.strip() for one in given if one.score is not None]
-                reason = "\n".join(dict.fromkeys(one for one in reasons if one))
+                given = [verdict for (name, _), verdict in last.items() if name == step.id]
+                scores = [verdict.score for verdict in given if verdict.score is not None]
+                reasons = [verdict.reasoning.strip() for verdict in given if verdict.score is not None]
+                reason = "\n".join(dict.fromkeys(reason for reason in reasons if reason))
                 if all(score <= self._options.max_score for score in scores) and (reason or not self._options.reason):
                     yield step, reason
 

@@ -43,6 +43,7 @@ class SamplingMask(NamedTuple):
 
     def select(self, start: int, end: int) -> SamplingMask:
         """Return the mask of tokens [start, end)."""
+        # Rows are ascending, so those of a chunk are one slice.
         first, last = torch.searchsorted(self.rows, torch.tensor([start, end], device=self.rows.device)).tolist()
         return SamplingMask(self.rows[first:last] - start, self.ids[first:last], self.uncut[start:end])
 
@@ -93,7 +94,7 @@ def rank_micro_batches(
     temperatures and sampling masks; None: all temperatures are 1, and nothing was cut."""
     share = split_over_ranks([len(sequence.tokens) for sequence in sequences], ranks, layout)[rank]
     return [
-        _batch([sequences[one] for one in members], sampled, layout, device)
+        _batch([sequences[index] for index in members], sampled, layout, device)
         if members
         else _dummy_batch(sequences[0], layout, device)
         for members in share
@@ -113,8 +114,10 @@ def split_over_ranks(lengths: Sequence[int], ranks: int, layout: BatchLayout) ->
         assigned[rank].append(index)
         loads[rank] += lengths[index]
     found = [
-        [[own[one] for one in group] for group in layout.groups([lengths[one] for one in own])] for own in assigned
+        [[own[index] for index in group] for group in layout.groups([lengths[index] for index in own])]
+        for own in assigned
     ]
+    # A rank with fewer micro-batches gets empty ones: every pass of a sharded model is a collective of all ranks.
     max_groups = max(len(groups) for groups in found)
     return [groups + [[] for _ in range(max_groups - len(groups))] for groups in found]
 
@@ -138,7 +141,7 @@ def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
     groups: IndexGroups = []
     room: list[int] = []
     for index in _longest_first(lengths):
-        place = next((one for one, free in enumerate(room) if free >= lengths[index]), None)
+        place = next((group for group, free in enumerate(room) if free >= lengths[index]), None)
         if place is None:
             groups.append([index])
             room.append(budget - lengths[index])
@@ -150,14 +153,14 @@ def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
 
 def pad_right(sequences: Sequence[Int32], device: torch.device) -> Tensor:
     """Return token ids (B, L) int64, padded on the right. Causal attention never sees padding, so no mask is needed."""
-    filled = np.zeros((len(sequences), max(len(one) for one in sequences)), dtype=np.int64)
+    filled = np.zeros((len(sequences), max(len(sequence) for sequence in sequences)), dtype=np.int64)
     for row, sequence in enumerate(sequences):
         filled[row, : len(sequence)] = sequence
     return torch.from_numpy(filled).to(device)
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda one: -lengths[one])
+    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
 
 def _batch(
@@ -170,6 +173,7 @@ def _batch(
     targets = np.concatenate([sequence.tokens[sequence.targets] for sequence in sequences])
     source = np.concatenate([sequence.source for sequence in sequences])
     temperature = np.ones(1, np.float32) if sampled is None else sampled.temperature[sampled.row_of_token[source]]
+    # A greedy token has the log-probability of temperature 1, as the sampler reports it.
     temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
     return MicroBatch(
         ids=ids,
@@ -215,7 +219,7 @@ def _lay_out(
     if layout.kind == "padded":
         ids = pad_right(sequences, device)
         return ids, [row * ids.shape[1] for row in range(len(sequences))], None
-    lengths = [len(one) for one in sequences]
+    lengths = [len(sequence) for sequence in sequences]
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     ids = torch.from_numpy(np.concatenate(sequences).astype(np.int64)).to(device)
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)

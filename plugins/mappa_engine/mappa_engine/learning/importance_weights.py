@@ -75,6 +75,7 @@ def _is_filtered(gap: Float64, lengths: Int64, settings: CorrectionSection) -> B
     if low is None and high is None:
         return np.zeros(len(lengths), dtype=np.bool_)
     mean = _by_row(gap, lengths) / lengths
+    # A comparison with NaN is false, so an unknown mean is within no lower bound; without one it is excluded by hand.
     within = (mean >= math.log(low) if low else ~np.isnan(mean)) & (high is None or mean <= math.log(high))
     return ~np.asarray(within, dtype=np.bool_)
 
@@ -86,6 +87,7 @@ def _by_row(gap: Float64, lengths: Int64) -> Float64:
 
 def _capped(logs: Float64, settings: CorrectionSection) -> tuple[Float64, Bool]:
     """Return the weights of log ratios, and which of them were truncated or masked."""
+    # The clip keeps NaN, which is handled below, and changes no ratio that a cap would leave.
     ratios = np.exp(np.clip(logs, -_EXPONENT, _EXPONENT))
     if settings.kind == "none":
         return np.ones_like(ratios), np.zeros(len(ratios), dtype=np.bool_)
@@ -99,7 +101,7 @@ def _capped(logs: Float64, settings: CorrectionSection) -> tuple[Float64, Bool]:
 
 def _mismatch(gap: Float64) -> dict[str, float]:
     with np.errstate(over="ignore", invalid="ignore"):
-        kl = np.expm1(gap) - gap
+        kl = np.expm1(gap) - gap  # exp(gap) - 1 loses all digits where the gap is small
     return {
         "mismatch_max": float(np.abs(gap).max()),
         "mismatch_mean": float(np.abs(gap).mean()),
@@ -113,4 +115,5 @@ def _effective(logs: Float64) -> float:
     if not len(known) or known.max() == -math.inf:
         return 0.0
     relative = np.exp(known - known.max())
+    # Unknown ratios count in n: they weigh 0.
     return float(relative.sum() ** 2 / (len(logs) * np.square(relative).sum()))

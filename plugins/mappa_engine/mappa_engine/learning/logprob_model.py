@@ -38,7 +38,7 @@ class LogprobModel(torch.nn.Module):
         """Return all parameters by their names in checkpoints, tied ones once."""
         named: dict[str, torch.nn.Parameter] = dict(self.model.named_parameters())
         if self.value_head is not None:
-            named |= {f"value_head.{name}": one for name, one in self.value_head.named_parameters()}
+            named |= {f"value_head.{name}": parameter for name, parameter in self.value_head.named_parameters()}
         return named
 
     def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:

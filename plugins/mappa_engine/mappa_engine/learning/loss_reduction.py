@@ -32,6 +32,7 @@ class LossReduction:
             )
         self._length = train.mean_length
         weight = experience.weight.astype(np.float64)
+        # An action without tokens has no loss to scale; its length is raised only so that nothing is divided by 0.
         self.scale: Float64 = weight / np.maximum(experience.lengths, 1) if train.mean == "sequence" else weight
         """(R,) factor of the losses of a row's tokens in the sum."""
 

@@ -43,6 +43,7 @@ def add_token_metrics(predictions: Predictions, rows: LossRows, sums: MetricSums
     if predictions.entropy is not None:
         sums["entropy_full"] += predictions.entropy.detach().sum().item()
     if rows.ref_logprobs is not None:
+        # k3 (Schulman 2020): never below 0, and of little variance.
         gap = rows.ref_logprobs - logprobs
         sums["kl"] += (torch.expm1(gap) - gap).sum().item()
 
@@ -83,5 +84,6 @@ def _explained_variance(sums: MetricSums) -> dict[str, float]:
     if not sums[_VALUED]:
         return {}
     n = sums[_VALUED]
+    # Variances from sums of squares, as ranks are only summed; the sums are of float64.
     varies, left = sums[_TARGETS] / n - (sums[_TARGET] / n) ** 2, sums[_ERRORS] / n - (sums[_ERROR] / n) ** 2
     return {"value_explained": 1.0 - left / varies} if varies > 0.0 else {}

@@ -30,6 +30,7 @@ def check_model(model: Any, layout: BatchLayout, *, model_name: str) -> None:
             "Set tie_word_embeddings to false there if the head is its own; otherwise remove lm_head.weight."
         )
     vocabulary = config.vocab_size
+    # Spread over the vocabulary by a prime, so that they are different tokens in two different rows.
     ids = (torch.arange(12, device=model.device).view(2, 6) * 7919 + 13) % vocabulary
     expected = model(input_ids=ids, use_cache=False).logits
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state

@@ -33,6 +33,7 @@ class Optimiser:
         for name, parameter in self._parameters.items():
             master = self._masters[name]
             if master is not parameter and parameter.grad is not None:
+                # Added up in bfloat16, a small micro-batch's gradient would vanish beside the sum of the others.
                 gradient = parameter.grad.float()
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
@@ -91,6 +92,7 @@ class Optimiser:
     @torch.no_grad()
     def _copy_to_parameters(self) -> None:
         for name, parameter in self._parameters.items():
+            # The copy rounds: masters keep updates that are too small to change a bfloat16 weight.
             if self._masters[name] is not parameter:
                 parameter.copy_(self._masters[name])
 

@@ -57,7 +57,7 @@ def score_policy(
         for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
             own, values, _ = forward(batch)
             ref_logprobs = reference(batch).logprobs
-            if not batch.dummy:
+            if not batch.dummy:  # it ran for the other ranks alone
                 parts.append(
                     TokenScores(
                         source=batch.source,
@@ -73,11 +73,11 @@ def _concatenate(parts: Sequence[TokenScores]) -> TokenScores:
     if not parts:
         nothing = np.zeros(0, dtype=np.float32)
         return TokenScores(source=np.zeros(0, dtype=np.int64), logprobs=nothing, ref_logprobs=nothing, values=None)
-    values = [one.values for one in parts if one.values is not None]
+    values = [part.values for part in parts if part.values is not None]
     return TokenScores(
-        source=np.concatenate([one.source for one in parts]),
-        logprobs=np.concatenate([one.logprobs for one in parts]),
-        ref_logprobs=np.concatenate([one.ref_logprobs for one in parts]),
+        source=np.concatenate([part.source for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        ref_logprobs=np.concatenate([part.ref_logprobs for part in parts]),
         values=np.concatenate(values) if values else None,
     )
 
@@ -88,14 +88,15 @@ def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Exper
     Values are NaN for policies without a value head. Raises ValueError unless every sampled token was scored once.
     """
     parts = list(scores)
-    sources = np.concatenate([np.empty(0, np.int64), *(one.source for one in parts)])  # none where nothing is trained
+    sources = np.concatenate([np.empty(0, np.int64), *(part.source for part in parts)])  # none where nothing is trained
+    # A source beyond the tokens makes the counts longer.
     times = np.bincount(sources, minlength=len(experience.tokens))
     if len(times) != len(experience.tokens) or (times != 1).any():
         raise ValueError("the ranks' shares are not every sampled token once")
     logprobs, ref_logprobs, values = np.full((3, len(experience.tokens)), np.nan, dtype=np.float32)
-    for one in parts:
-        logprobs[one.source], ref_logprobs[one.source] = one.logprobs, one.ref_logprobs
-        if one.values is not None:
-            values[one.source] = one.values
-    has_values = any(one.values is not None for one in parts)
+    for part in parts:
+        logprobs[part.source], ref_logprobs[part.source] = part.logprobs, part.ref_logprobs
+        if part.values is not None:
+            values[part.source] = part.values
+    has_values = any(part.values is not None for part in parts)
     return replace(experience, old_logprobs=logprobs, ref_logprobs=ref_logprobs, values=values if has_values else None)

@@ -47,7 +47,7 @@ class SupervisedLoss:
         if not len(chosen):
             return []
         total = int(np.diff(demonstrations.offsets)[chosen].sum())
-        sequences = [_build_sequence(self._experience, demonstrations, one) for one in chosen.tolist()]
+        sequences = [_build_sequence(self._experience, demonstrations, row) for row in chosen.tolist()]
         share = rank_micro_batches(
             sequences, self._layout, sampled=None, device=learner.device, rank=learner.rank, ranks=learner.ranks
         )
@@ -60,6 +60,7 @@ class SupervisedLoss:
         if not batch.dummy:
             sums[_NLL] += surprise.item()
             sums[_TOKENS] += len(predictions.logprobs)
+        # Sharded learners gather a module's weights in its backward pass, on all ranks or on none.
         return loss + 0.0 * predictions.values.sum() if self._with_values and predictions.values is not None else loss
 
 

@@ -35,6 +35,7 @@ def build_sequences(experience: Experience, rows: Int64 | None = None) -> tuple[
     of_trajectory: dict[tuple[int, int], list[list[int]]] = {}
     for row in chosen.tolist():
         siblings = of_trajectory.setdefault((int(experience.policy[row]), int(experience.trajectory[row])), [])
+        # Where the prompt continues several chains, the longest saves the most computing.
         begun = [chain for chain in siblings if _continues(experience, chain[-1], row)]
         if begun:
             max(begun, key=lambda chain: _end(experience, chain[-1])).append(row)

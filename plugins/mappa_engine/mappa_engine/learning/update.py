@@ -109,9 +109,11 @@ class PolicyUpdate:
     def _step(self, rows: Int64, rate: float) -> OptimiserStep | None:
         """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same, and all learners."""
         learner = self._learner
+        # Ranks decide from sums of all, and from a norm that is the same on each: one that stepped alone would differ
+        # from the others from then on, and wait for them.
         sums = learner.all_reduce(self._gradient(rows))
         loss, ratio_max, grad_norm = sums.pop(LOSS), pop_ratio_max(sums), learner.grad_norm()
-        if not (math.isfinite(loss) and grad_norm <= _MAX_GRAD_NORM):
+        if not (math.isfinite(loss) and grad_norm <= _MAX_GRAD_NORM):  # false of NaN, too
             learner.zero_grad()
             if learner.rank == 0:
                 log.warning("step.skipped", policy=learner.name, step=learner.steps + 1, loss=loss, grad_norm=grad_norm)
@@ -147,7 +149,7 @@ class PolicyUpdate:
         if batch.dummy:
             # Sharded learners gather weights in each output's backward pass, so a dummy must use the same outputs.
             used = (predictions.logprobs, predictions.entropy, None if targets is None else predictions.values)
-            return torch.stack([0.0 * one.sum() for one in used if one is not None]).sum()
+            return torch.stack([0.0 * output.sum() for output in used if output is not None]).sum()
         rows = self._loss_rows(batch)
         losses, metrics = self._loss(predictions.logprobs, rows, self._gather(self._advantages.advantages, batch))
         if self._correction.weights is not None:
@@ -157,8 +159,9 @@ class PolicyUpdate:
         if predictions.values is not None and targets is not None:
             losses = losses + self._train.value_coef * self._value_losses(predictions.values, targets, batch, sums)
         add_token_metrics(predictions, rows, sums, rank=self._learner.rank)
-        for name, one in metrics.items():
-            sums[name] += float(one)
+        for name, value in metrics.items():
+            sums[name] += float(value)
+        # Divided by the whole step's divisor, not the micro-batch's own: the sum is then the same for every split.
         scale = torch.from_numpy(self._reduction.scale[self._row_of_token[batch.source]])
         weighted: Tensor = (losses * scale.to(losses)).sum()
         return weighted / divisor

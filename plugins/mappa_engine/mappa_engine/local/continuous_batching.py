@@ -121,6 +121,8 @@ class Decoder:
         width = max((request.max_width for request in self._rows), default=0)
         while self._waiting and len(self._rows) < self._max_batch:
             width = max(width, self._waiting[0].max_width)
+            # The cache is a rectangle as wide as its longest row, and what a request may come to is reserved when it is
+            # admitted: none ever has to be put back. One alone is always admitted; `sample` refused what is too long.
             if self._rows and (len(self._rows) + 1) * width > self._kv_tokens:
                 break
             request = self._waiting.popleft()
@@ -144,14 +146,16 @@ class Decoder:
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
         for batch in group_padded([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
-            ids = pad_right([prompts[one] for one in batch], device)
+            ids = pad_right([prompts[group] for group in batch], device)
             states = self._model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True).last_hidden_state
-            members = [(row, index) for row, one in enumerate(batch) for index in groups[one]]
+            members = [(row, index) for row, group in enumerate(batch) for index in groups[group]]
             rows, indices = torch.tensor(members, device=device).T
             self._cache.fill(first + indices, prefilled, rows)
             last = torch.tensor([len(joining[index].prompt) - 1 for _, index in members], device=device)
             hidden[indices] = states[rows, last]
-        newest = self._sample_next(joining, hidden, SamplingTensors.of([one.sampling for one in joining], device))
+        newest = self._sample_next(
+            joining, hidden, SamplingTensors.of([request.sampling for request in joining], device)
+        )
         self._newest = torch.cat([self._newest, newest])
         self._lengths += [len(request.prompt) + 1 for request in joining]
         self._rebuild_batch_state()
@@ -181,6 +185,7 @@ class Decoder:
             leaving = [self._rows[slot] for slot in done]
             order = list(range(len(self._rows)))
             self._cache.width = max(self._lengths)
+            # From the last slot down, so that the row which moves into a freed slot is never one that is leaving.
             for slot in reversed(done):
                 last = len(order) - 1
                 if slot != last:

@@ -30,6 +30,7 @@ from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
+from mappa_engine.node import this_node
 from mappa_engine.options import LocalOptions
 from mappa_engine.process_info import process_info
 from mappa_engine.teacher_servers import TeacherServers
@@ -91,8 +92,8 @@ class LocalEngine(Engine):
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
-        micro_tokens = None if train is None else train.micro_tokens
-        return memory_plan(estimate_local_memory(policies, shapes, self._options, micro_tokens=micro_tokens, rows=rows))
+        memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
+        return memory_plan(memory, self._options, this_node())
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -230,7 +231,10 @@ class LocalEngine(Engine):
         for name in experience.policies:
             policy = self._policy(name)
             if policy.optimiser is None:
-                raise EngineError(f"policy {name!r} is frozen, yet there is experience to train it on")
+                raise EngineError(
+                    f"policy {name!r} is frozen, yet there is experience to train it on: leave its rows out, or "
+                    f"set policies.{name}.kind"
+                )
             learner = LocalLearner(policy, policy.optimiser)
             layout = BatchLayout("padded", train.micro_tokens)
             update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
@@ -303,5 +307,5 @@ class LocalEngine(Engine):
 
     def _require_train(self) -> TrainSection:
         if self._train is None:
-            raise EngineError("the engine was opened for sampling only")
+            raise EngineError("the engine was opened for sampling only: to learn, open it with a train section")
         return self._train

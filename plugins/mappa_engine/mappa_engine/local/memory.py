@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mappa_core.engine import EnginePlan, PolicySpec
+from mappa_core.engine import EnginePlan, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
-from mappa_engine.memory_estimate import MemoryParts, SavedActivations, format_bytes
+from mappa_engine.memory_estimate import MemoryPart, MemoryParts, SavedActivations, format_bytes
 from mappa_engine.model_shape import ModelShape
+from mappa_engine.node import Node
 from mappa_engine.options import LocalOptions
 
 _SAMPLING_BYTES = 4 + 4 + 8 + 8
@@ -19,42 +20,50 @@ def estimate_local_memory(
     shapes: Mapping[str, ModelShape],
     options: LocalOptions,
     *,
-    micro_tokens: int | None,
+    train: TrainSection | None,
     rows: int,
 ) -> dict[str, MemoryParts]:
     """Estimate the memory by policy and part; parts that all policies share are under the empty name.
 
     There is one module per `full` policy, and one per model, which serves as the reference, the base of adapters and
-    the frozen policies. KV cache, activations and the workspace of sampling are upper bounds. `micro_tokens` is None
-    without training; `rows` are decoded at a time.
+    the frozen policies. KV cache, activations and the workspace of sampling are upper bounds: what they come to where
+    sequences are as long, and micro-batches as full, as the options allow. `train` is None without training; `rows` are
+    decoded at a time.
     """
 
     def window(shape: ModelShape) -> int:
         return min(shape.window, options.max_model_len or shape.window)
 
-    dtype, width, learning = options.dtype, memory_estimate.BYTES_PER_NUMBER[options.dtype], micro_tokens is not None
+    dtype, width, learning = options.dtype, memory_estimate.BYTES_PER_NUMBER[options.dtype], train is not None
     found: dict[str, MemoryParts] = {}
-    for one in policies:
-        shape = shapes[one.model]
+    for policy in policies:
+        shape = shapes[policy.model]
         parts: MemoryParts = {}
-        if learning and one.lora is not None:
-            parts = memory_estimate.adapter_memory(shape.adapter(one.lora))
-        elif learning and one.trained:
+        if learning and policy.lora is not None:
+            parts = memory_estimate.adapter_memory(shape.adapter(policy.lora))
+        elif learning and policy.trained:
             # In bfloat16 the gradients exist twice for a moment, as in DeepSpeed's ZeRO stage 1.
             parts = memory_estimate.full_training_memory(
                 shape, dtype, zero=0 if width == memory_estimate.FLOAT32_BYTES else 1
             )
-        elif one.kind == "full":
+        elif policy.kind == "full":
             parts = {"weights": memory_estimate.weight_bytes(shape, dtype)}
         cached = memory_estimate.kv_cache_bytes(shape, dtype, min(options.max_batch, rows) * window(shape))
-        found[one.name] = memory_estimate.add_parts(parts, {"kv cache": min(cached, options.kv_cache_mb << 20)})
-    kept = {one.model for one in policies if learning or one.kind != "full"}
+        found[policy.name] = memory_estimate.add_parts(parts, {"kv cache": min(cached, options.kv_cache_mb << 20)})
+    kept = {policy.model for policy in policies if learning or policy.kind != "full"}
     shared: MemoryParts = {"reference": sum(memory_estimate.weight_bytes(shapes[model], dtype) for model in kept)}
-    if micro_tokens is not None:
+    if train is not None:
         saved: SavedActivations = "inputs" if options.gradient_checkpointing else "all"
+        copies = memory_estimate.trained_logit_copies(train)
         shared["activations"] = max(
-            memory_estimate.activation_bytes(shape, dtype, max(micro_tokens, window(shape)), saved=saved)
-            for shape in shapes.values()
+            (
+                memory_estimate.activation_bytes(shapes[policy.model], dtype, tokens, saved=saved, lora=policy.lora)
+                + memory_estimate.logit_bytes(shapes[policy.model], tokens, copies)
+                for policy in policies
+                if policy.trained
+                for tokens in [max(train.micro_tokens, window(shapes[policy.model]))]
+            ),
+            default=0,
         )
     shared["workspace"] = max(_sampling_bytes(shape, dtype, options, rows) for shape in shapes.values())
     return {**found, "": {name: size for name, size in shared.items() if size}}
@@ -68,12 +77,55 @@ def _sampling_bytes(shape: ModelShape, dtype: str, options: LocalOptions, rows: 
     return max(prefill, min(options.max_batch, rows) * shape.vocabulary * _SAMPLING_BYTES)
 
 
-def memory_plan(memory: Mapping[str, MemoryParts]) -> EnginePlan:
-    """Build the plan: a table with a column per policy and for shared memory, and a row per part."""
+HELD: tuple[MemoryPart, ...] = ("weights", "gradients", "optimiser", "reference")
+"""Parts that are there however long sequences are."""
+_BOUNDED_BY = "train.micro_tokens, engine.options.max_model_len, kv_cache_mb, max_batch and gradient_checkpointing"
+
+
+def memory_plan(memory: Mapping[str, MemoryParts], options: LocalOptions, node: Node) -> EnginePlan:
+    """Build the plan: a table with a column per policy and for shared memory, and a row per part; first what is held in
+    any case, then what comes on top at most.
+
+    A problem where this machine (`node`) cannot hold it, a note where the upper bound is more than it has.
+    """
     names = list(dict.fromkeys(part for parts in memory.values() for part in parts))
+    held = [_sum_parts(parts, HELD) for parts in memory.values()]
+    most = [sum(parts.values()) for parts in memory.values()]
+
+    def rows(parts: Sequence[MemoryPart]) -> list[tuple[str, ...]]:
+        return [(name, *(format_bytes(own[name]) if name in own else "" for own in memory.values())) for name in parts]
+
     table = (
         ("memory", *(who or "shared" for who in memory)),
-        *((name, *(format_bytes(own[name]) if name in own else "" for own in memory.values())) for name in names),
-        ("in all", *(format_bytes(sum(parts.values())) for parts in memory.values())),
+        *rows([name for name in names if name in HELD]),
+        ("held", *map(format_bytes, held)),
+        *rows([name for name in names if name not in HELD]),
+        ("at most", *map(format_bytes, most)),
     )
-    return EnginePlan(tables=(table,), details={"local": dict(memory)})
+    size, where = _memory_of(options, node)
+    problems, notes = [], []
+    if sum(held) > size:
+        problems.append(
+            f"engine: {where} has {format_bytes(size)} of memory, and the policies hold {format_bytes(sum(held))} "
+            "before anything is computed: use fewer or smaller ones, or policies.default.kind=lora, which share a model"
+        )
+    elif sum(most) > size:
+        notes.append(
+            f"{where} has {format_bytes(size)} of memory, and sequences as long, and micro-batches as full, as the "
+            f"options allow would take {format_bytes(sum(most))}: {_BOUNDED_BY} bound it"
+        )
+    line = f"in all {format_bytes(sum(held))} are held, and at most {format_bytes(sum(most))} taken"
+    return EnginePlan(
+        tables=(table,), lines=(line,), notes=tuple(notes), details={"local": dict(memory), "problems": tuple(problems)}
+    )
+
+
+def _sum_parts(parts: MemoryParts, names: Sequence[MemoryPart]) -> int:
+    return sum(parts[name] for name in names if name in parts)
+
+
+def _memory_of(options: LocalOptions, node: Node) -> tuple[int, str]:
+    """Return the memory that everything is in, and what it is called."""
+    if options.device != "cpu" and node.gpus:
+        return node.gpus[0].size, "the GPU"
+    return node.memory, "this machine"

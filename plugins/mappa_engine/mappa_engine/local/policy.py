@@ -74,7 +74,7 @@ class Policy:
         if self.lora is not None:
             named = dict(self.base.adapters.parameters(self.name))
         if self.value_head is not None:
-            named |= {f"{VALUE_HEAD_PREFIX}{name}": one for name, one in self.value_head.named_parameters()}
+            named |= {f"{VALUE_HEAD_PREFIX}{name}": parameter for name, parameter in self.value_head.named_parameters()}
         return named
 
     def active(self) -> AbstractContextManager[None]:
@@ -104,7 +104,7 @@ class Policy:
         """Compute the size of what `save` writes, after a first step."""
         weights = self._parameters() if self.trained else {}
         moments = 2 * torch.float32.itemsize if self.optimiser is not None else 0
-        return sum(one.numel() for one in weights.values()) * (self._stored_dtype(dtype).itemsize + moments)
+        return sum(weight.numel() for weight in weights.values()) * (self._stored_dtype(dtype).itemsize + moments)
 
     def _stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return dtype if self.lora is None else torch.float32
@@ -143,10 +143,10 @@ class Policy:
         self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))
 
     def _shapes(self) -> dict[str, torch.Size]:
-        return {name: one.shape for name, one in self._parameters().items()}
+        return {name: parameter.shape for name, parameter in self._parameters().items()}
 
     @torch.no_grad()
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         own = self._parameters()
-        for name, one in weights.items():
-            own[name].copy_(one)
+        for name, weight in weights.items():
+            own[name].copy_(weight)

@@ -38,17 +38,17 @@ class SamplingTensors:
     @classmethod
     def of(cls, samplings: list[Sampling], device: torch.device) -> SamplingTensors:
         """Build the tensors of rows that are decoded together."""
-        temperature = [1.0 if one.temperature == 0.0 else one.temperature for one in samplings]
-        greedy = [one.temperature == 0.0 for one in samplings]
+        temperature = [1.0 if sampling.temperature == 0.0 else sampling.temperature for sampling in samplings]
+        greedy = [sampling.temperature == 0.0 for sampling in samplings]
         return cls(
             temperature=torch.tensor(temperature, device=device)[:, None],
             greedy=torch.tensor(greedy, device=device),
-            top_p=torch.tensor([one.top_p for one in samplings], dtype=torch.float64, device=device)[:, None],
-            top_k=torch.tensor([one.top_k for one in samplings], device=device)[:, None],
-            cut=torch.tensor([is_cut(one) for one in samplings], dtype=torch.bool, device=device),
-            any_scaled=any(one != 1.0 for one in temperature),
+            top_p=torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float64, device=device)[:, None],
+            top_k=torch.tensor([sampling.top_k for sampling in samplings], device=device)[:, None],
+            cut=torch.tensor([is_cut(sampling) for sampling in samplings], dtype=torch.bool, device=device),
+            any_scaled=any(value != 1.0 for value in temperature),
             any_random=not all(greedy),
-            any_truncated=any(is_cut(one) for one in samplings),
+            any_truncated=any(is_cut(sampling) for sampling in samplings),
         )
 
 
@@ -75,6 +75,7 @@ def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[floa
     logprobs = torch.log_softmax(logits / sampling.temperature if sampling.any_scaled else logits, dim=-1)
     tokens, masks = logits.argmax(dim=-1), None
     if sampling.any_random:
+        # In float32 a cumulative sum over a large vocabulary is off by more than the chance of an unlikely token.
         probabilities = logprobs.double().exp_()
         if sampling.any_truncated:
             probabilities = _truncate(probabilities, sampling)
@@ -107,6 +108,7 @@ def _truncate(probabilities: Tensor, sampling: SamplingTensors) -> Tensor:
 
     top_p is relative to the distribution after top_k; the likeliest token is always kept.
     """
+    # Stable, so that of equally likely tokens the same ones are left on every run.
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[1], device=ordered.device)[None]
     ordered = torch.where((sampling.top_k == 0) | (rank < sampling.top_k), ordered, 0.0)

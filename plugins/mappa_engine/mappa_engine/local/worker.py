@@ -55,8 +55,9 @@ class Worker:
 
     def _decode(self) -> None:
         while True:
+            # While a job waits nothing is admitted, or it would wait for ever newer requests.
             admit = not self._jobs
-            busy = [one for one in self._decoders if one.active or (admit and one.pending)]
+            busy = [decoder for decoder in self._decoders if decoder.active or (admit and decoder.pending)]
             if not busy:
                 return
             for decoder in busy:

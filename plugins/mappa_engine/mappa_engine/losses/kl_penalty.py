@@ -60,7 +60,10 @@ class Divergence:
         if self._kl == "none":
             return losses
         if rows.ref_logprobs is None:
-            raise ConfigError(f"loss.options.kl={self._kl} needs a reference, and this engine keeps none")
+            raise ConfigError(
+                f"loss.options.kl={self._kl} needs a reference, and this engine keeps none: set loss.options.kl=none "
+                "and kl_coef=0"
+            )
         if self._kl == CORRECTED:
             ratio = torch.exp(new_logprobs - rows.old_logprobs)
             return losses + self._coefficient * ratio * k3(new_logprobs, rows.ref_logprobs)

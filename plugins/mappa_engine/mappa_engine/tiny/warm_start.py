@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from mappa_core import InputError, Message
-from mappa_core.engine import storage_errors
+from mappa_core.files import storage_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -35,7 +35,7 @@ def answer_from_a_thread(future: Future, value: int) -> None:
     thread.join()
 
 
-def test_an_answer_that_came_during_a_stall_is_taken():
+def test_deadline_takes_an_answer_from_during_a_stall():
     future: Future[int] = Future()
 
     async def main(loop):
@@ -50,7 +50,7 @@ def test_an_answer_that_came_during_a_stall_is_taken():
     assert future.result() == 7
 
 
-def test_an_answer_that_comes_after_a_stall_is_in_time():
+def test_deadline_is_extended_by_a_stall():
     future: Future[int] = Future()
 
     async def main(loop):
@@ -66,7 +66,7 @@ def test_an_answer_that_comes_after_a_stall_is_in_time():
     assert future.result() == 7
 
 
-def test_time_in_which_the_loop_ran_counts_in_full():
+def test_deadline_counts_time_without_stalls():
     future: Future[int] = Future()
     turns = 0
 
@@ -85,7 +85,7 @@ def test_time_in_which_the_loop_ran_counts_in_full():
     assert turns >= DEADLINE_S / TICK_S
 
 
-def test_a_failure_ends_a_wait_for_several():
+def test_one_failure_ends_a_wait_for_several():
     late: Future[int] = Future()
     failed: Future[int] = Future()
     failed.set_exception(ValueError("broken"))
@@ -97,7 +97,7 @@ def test_a_failure_ends_a_wait_for_several():
     assert not late.done()
 
 
-def test_work_that_a_stall_met_runs_to_its_end():
+def test_work_during_a_stall_is_not_cancelled():
     async def work(loop):
         loop.ahead += HOURS
         await asyncio.sleep(0.01)
@@ -110,7 +110,7 @@ def test_work_that_a_stall_met_runs_to_its_end():
     assert run_stalling(main) == 7
 
 
-def test_work_that_takes_too_long_is_cancelled():
+def test_work_beyond_the_deadline_is_cancelled():
     ended = []
 
     async def work():

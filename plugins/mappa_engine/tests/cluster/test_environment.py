@@ -56,7 +56,7 @@ QUIET = {
 SETTINGS = {"NCCL_DEBUG", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE", "VLLM_USAGE_SOURCE"}
 
 
-def test_actors_here_see_the_machine_and_settings_and_no_secret():
+def test_local_actors_get_no_secrets():
     seen = local_actor_environment(DRIVER)
     assert seen.keys() == {"HOME", "PATH", "CUDA_VISIBLE_DEVICES", "LC_ALL"} | SETTINGS | QUIET.keys()
     assert QUIET.items() <= seen.items()
@@ -64,12 +64,12 @@ def test_actors_here_see_the_machine_and_settings_and_no_secret():
     assert seen["OMP_NUM_THREADS"] == "4"
 
 
-def test_actors_elsewhere_see_settings_alone():
+def test_remote_actors_get_settings_only():
     seen = remote_actor_environment(DRIVER)
     assert seen.keys() == SETTINGS | QUIET.keys()
 
 
-def test_one_thread_an_actor_unless_it_was_set():
+def test_actors_have_one_thread_by_default():
     assert remote_actor_environment({}) == {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **QUIET}
 
 
@@ -80,19 +80,19 @@ def asks_for_huge_pages() -> bool:
     return asked and library == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
 
 
-def test_samplers_on_cpus_alone_have_huge_pages():
+def test_only_cpu_samplers_get_huge_pages():
     assert HUGE_PAGES.items() <= vllm_environment("cpu", "float32").items()
     assert not HUGE_PAGES.keys() & vllm_environment("cuda", "float32").keys()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_samplers_on_gpus_have_the_sampler_that_gives_processed_logprobs(dtype):
+def test_gpu_samplers_do_not_use_flashinfer(dtype):
     assert vllm_environment("cuda", dtype)["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
 
 
 @pytest.mark.skipif(not asks_for_huge_pages(), reason="huge pages are given to all here, or to none")
 @pytest.mark.parametrize("environment", [{}, HUGE_PAGES], ids=["plain", "huge"])
-def test_malloc_gets_huge_pages_where_it_asks(environment):
+def test_malloc_uses_huge_pages(environment):
     done = subprocess.run(
         [sys.executable, "-c", ALLOCATES], capture_output=True, text=True, check=True, env=environment
     )

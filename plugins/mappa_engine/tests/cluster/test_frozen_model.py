@@ -22,7 +22,7 @@ def events(monkeypatch) -> list[str]:
     return found
 
 
-def test_a_model_is_checked_where_it_computes(qwen3, events):
+def test_model_is_checked_on_its_device(qwen3, events):
     """On a host without bfloat16, one thread a rank, a model of 4 B parameters would be checked for minutes."""
     FrozenModel(qwen3, dtype=torch.bfloat16, device=torch.device("cuda"), layout=BatchLayout("packed", 64))
     assert events == ["cuda", "checked", "cpu"]

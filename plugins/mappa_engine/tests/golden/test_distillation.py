@@ -29,7 +29,7 @@ def scored():
 
 
 @pytest.mark.parametrize("loss", ["ppo", "cispo"])
-def test_a_step_is_that_of_trl_s_sdpo(loss):
+def test_step_matches_sdpo_of_trl(loss):
     experience = scored()
     given, _ = Distill(DistillOptions(), None)(experience, {})
     learner, options = Table(FOUND["old"]), REGISTRY.offer("losses", loss).options()
@@ -42,7 +42,7 @@ def test_a_step_is_that_of_trl_s_sdpo(loss):
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
-def test_advantages_are_those_of_trl_s_minillm_but_for_its_factor_per_token(discount):
+def test_advantages_match_minillm_of_trl_up_to_a_factor_per_token(discount):
     """TRL weighs the token at place t by discount^t once more, where its documentation does not."""
     experience = replace(scored(), teacher_logprobs=np.array(FOUND["teacher"]))
     given, _ = Distill(DistillOptions(discount=discount), None)(experience, {})
@@ -51,7 +51,7 @@ def test_advantages_are_those_of_trl_s_minillm_but_for_its_factor_per_token(disc
     np.testing.assert_allclose(found, FOUND[f"minillm_{discount:g}"], atol=1e-5)
 
 
-def test_the_batch_tells_conventions_apart():
+def test_batch_distinguishes_conventions():
     """Rows of several lengths, one without a teacher, and gaps of both signs."""
     gaps = np.subtract(FOUND["teacher"], FOUND["old"])
     assert gaps.min() < -1.0

@@ -110,7 +110,7 @@ def assert_golden(found, expected) -> None:
 
 @pytest.mark.parametrize(("batch", "case"), UPDATES)
 @pytest.mark.parametrize("micro_tokens", [9, 1000])
-def test_a_step_is_that_of_public_code(batch, case, micro_tokens):
+def test_step_matches_public_code(batch, case, micro_tokens):
     if "value" in case:
         learner, metrics = updated(batch, case, micro_tokens=micro_tokens)
         assert learner.passes == 1 if micro_tokens == 1000 else learner.passes > 2
@@ -125,7 +125,7 @@ def test_a_step_is_that_of_public_code(batch, case, micro_tokens):
 
 
 @pytest.mark.parametrize("case", [case for _, case in CASES if "estimate" in case], ids=lambda case: case["name"])
-def test_a_divergence_is_that_of_public_code(case):
+def test_divergence_matches_public_code(case):
     batch = FAMILIES["kl"]["batches"]["kl"]
     logprobs = torch.tensor(batch["old"], dtype=torch.float64, requires_grad=True)
     found = KL_ESTIMATORS[case["estimate"]](logprobs, torch.tensor(batch["ref"], dtype=torch.float64))
@@ -150,10 +150,10 @@ def test_every_case_is_matched_or_explained():
     assert all(named)
 
 
-def test_a_mean_of_means_would_not_have_passed():
+def test_mean_of_means_does_not_match():
     """The case behind the rule that a mean is over the whole step: another mean gives another number."""
     batch = FAMILIES["micro_batch"]["batches"]["b"]
-    case = next(one for family, one in CASES if family == "micro_batch" and one["name"].endswith("full_token-mean"))
+    case = next(case for family, case in CASES if family == "micro_batch" and case["name"].endswith("full_token-mean"))
     _, token = updated(batch, case, micro_tokens=9)
     _, sequence = updated(batch, case, micro_tokens=9, mean={"mean": "sequence"})
     assert (token["loss"], sequence["loss"]) == (pytest.approx(0.3916006363), pytest.approx(0.3045394172))

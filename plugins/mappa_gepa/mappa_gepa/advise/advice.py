@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mappa.commands import RunConfig, assign_policies, trained_policies
 from mappa.runs import RunReader
+from mappa.sessions import RunConfig, assign_policies, trained_policies
 from mappa.statistics import Interval
 from mappa_core import ConfigError, Registry, Workflow
 from mappa_gepa.advise.evidence import Evidence, read_evidence

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa.commands import RunConfig, assign_policies, did_you_mean
+from mappa.commands import did_you_mean
+from mappa.sessions import RunConfig, assign_policies
 from mappa_core import ConfigError, Workflow
 from mappa_gepa.advise.evidence import Evidence
 from mappa_gepa.options import DEFAULT_ROLLOUTS

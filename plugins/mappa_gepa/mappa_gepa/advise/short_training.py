@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mappa import Run
-from mappa.commands import ComposedConfig, RunProgress, assign_policies, format_yaml, with_origin
-from mappa.runs import RunReader, write_atomic
+from mappa.commands import RunProgress
+from mappa.runs import RunReader
+from mappa.sessions import ComposedConfig, assign_policies, format_yaml, with_origin
 from mappa_core import Registry, Trajectory
+from mappa_core.files import write_atomic
 from mappa_core.transport import Provider
 from mappa_gepa.advise.evidence import mean_usd
 from mappa_gepa.advise.fixes import Fix

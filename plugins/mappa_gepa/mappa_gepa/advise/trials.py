@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mappa.commands import (
+from mappa.runs import RunFolder
+from mappa.sessions import (
     ComposedConfig,
     Job,
     Ledger,
@@ -18,7 +19,6 @@ from mappa.commands import (
     open_session,
     record_session_events,
 )
-from mappa.runs import RunFolder
 from mappa.statistics import Interval
 from mappa_core import ConfigError, GuardStop, Registry, Task, Trajectory, Usage
 from mappa_core.transport import CallError

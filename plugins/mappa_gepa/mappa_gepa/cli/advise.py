@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from mappa.commands import ComposedConfig, Console, announce_providers, echo, load_registry, restore, rollout_bar
+from mappa.commands import Console, announce_providers, echo, load_registry, rollout_bar
 from mappa.runs import RunReader
+from mappa.sessions import ComposedConfig, restore
 from mappa_core import ConfigError
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER

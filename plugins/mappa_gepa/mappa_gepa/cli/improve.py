@@ -14,19 +14,18 @@ import click
 import msgspec
 
 from mappa.commands import (
-    ComposedConfig,
     ConfigArguments,
     Console,
     announce_providers,
-    diff_configs,
     echo,
     load_registry,
     recipe_options,
-    restore,
     rollout_bar,
 )
-from mappa.runs import RunReader, to_json
+from mappa.runs import RunReader
+from mappa.sessions import ComposedConfig, diff_configs, restore
 from mappa_core import ConfigError, Registry
+from mappa_core.codec import to_json
 from mappa_gepa.options import PERFECT, ImproveOptions
 from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, check_playable, checkpoint_prompts
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seatbelt, seccomp, system_paths
+from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
 
+# Above all that useradd hands out to people, services and containers, which ends at 600,100,000.
 FIRST_UID = 0x6D610000
 UID_COUNT = 1 << 24
 SMALL_NAMESPACE_UIDS = range(30_000, 60_000)
@@ -47,7 +48,7 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     def inherited_memory(self) -> int:
-        """Bytes of memory of the process that the program is a fork of. Linux only."""
+        """Bytes of memory of the process that the program is a fork of."""
 
     @abstractmethod
     def pids(self) -> list[int]:
@@ -58,8 +59,8 @@ class SandboxBackend(ABC):
         """Bytes of files that lie in memory and belong to no process."""
 
     @abstractmethod
-    def kill_all(self, pid: int) -> None:
-        """Kill the program `pid` (0: no program) and all that it started; returns when they are gone."""
+    def kill_all(self) -> None:
+        """Kill the program and all that it started; returns when they are gone."""
 
     @abstractmethod
     def clean_up(self) -> None:
@@ -71,6 +72,7 @@ class ForkedBackend(SandboxBackend):
 
     def __init__(self, config: SandboxConfig, confinement: type[Unconfined]) -> None:
         self.config = config
+        # By the supervisor's id: the fork server removes it where the supervisor was killed.
         self.home = f"{config.scratch}/{os.getpid()}"
         self.confinement = confinement
 
@@ -81,7 +83,7 @@ class ForkedBackend(SandboxBackend):
         theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(ours)
+            os.close(ours)  # or the program would wait for ever for the end of its assignment
             confine = partial(self.confinement, self.config, self.home)
             become_program(theirs, confine, outputs, None if group is None else group.folder)
         os.close(theirs)
@@ -104,8 +106,8 @@ class ForkedBackend(SandboxBackend):
     def memory_file_bytes(self) -> int:
         return 0
 
-    def kill_all(self, pid: int) -> None:
-        processes.kill_descendants(None if kernel.LINUX or not pid else pid)
+    def kill_all(self) -> None:
+        processes.kill_descendants()
 
     def clean_up(self) -> None:
         remove_tree(Path(self.home))
@@ -139,6 +141,7 @@ class LandlockConfinement(Unconfined):
     changes_user = True
 
     def confine(self) -> None:
+        # The kernel takes Landlock's rules and a filter only from root or from a process without new privileges.
         kernel.no_new_privileges()
         if self.assignment.uid is not None:
             privileges.drop_to_user(self.assignment.uid, read_everything=True)
@@ -156,23 +159,7 @@ class LandlockConfinement(Unconfined):
         seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
 
 
-class SeatbeltConfinement(Unconfined):
-    """Backend `seatbelt`: the sandbox of macOS. Untested."""
-
-    changes_user = True
-
-    def confine(self) -> None:
-        readable = (*self.config.readable, *self.assignment.job.inputs)
-        seatbelt.apply_profile(
-            seatbelt.build_profile(writable=(self.folder, self.home), readable=readable, hidden=self.config.hidden)
-        )
-
-
-CONFINEMENTS: Mapping[str, type[Unconfined]] = {
-    "landlock": LandlockConfinement,
-    "seatbelt": SeatbeltConfinement,
-    "none": Unconfined,
-}
+CONFINEMENTS: Mapping[str, type[Unconfined]] = {"landlock": LandlockConfinement, "none": Unconfined}
 """Of programs that are forks of their supervisor, by backend."""
 
 
@@ -183,6 +170,7 @@ def assign_workspace_user(folder: str) -> int | None:
     if os.geteuid() != 0:
         return None
     status = os.stat(folder)
+    # By inode: programs of two workspaces run as different users, as a rule, who cannot signal each other.
     uid = status.st_uid or _dedicated_uid(status.st_ino)
     disk.change_owner(folder, uid)
     return uid

@@ -44,7 +44,8 @@ NAME_BYTES = 1536
 READY_TIMEOUT_S = 20.0
 """Seconds until a container that is not ready counts as broken; long, for a busy machine."""
 HOLD, READY, ERRORS, INFO, ARGUMENTS, FILTER, EMPTY = range(7)
-"""Descriptors of `bwrap`. None refers to a file of the host: a program may open what `cat` has open."""
+"""Descriptors of `bwrap`; the first three are the standard streams of `cat`. None refers to a file of the host: a
+program may open what `cat` has open."""
 NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 
 
@@ -89,7 +90,7 @@ class BubblewrapBackend(SandboxBackend):
     def build(self) -> None:
         assert self.config.bubblewrap is not None  # the driver found it
         filter_start, filter_end = os.pipe()
-        os.write(filter_end, seccomp.build_filter(keep_metadata=False))
+        os.write(filter_end, seccomp.build_filter(keep_metadata=False))  # it fits into the pipe: nobody reads it yet
         os.close(filter_end)
         # Each hidden file is covered by the empty content of its own descriptor.
         empty = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in self.config.hidden]
@@ -108,11 +109,13 @@ class BubblewrapBackend(SandboxBackend):
         if uid is not None:
             _check_readable(job.inputs)
         self.bwrap.limit_files(job.file_bytes)
+        # Opened here and mounted there: inside, the paths of the host do not exist.
         mounts = {path: kernel.open_mount(path, read_only=True) for path in job.inputs}
         mounts[WORKSPACE] = kernel.open_mount(job.folder, read_only=False)
+        # For good: limits are checked by the container's own /proc and folders.
         kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
         _place_mounts(mounts)
-        kernel.make_read_only("/")
+        kernel.make_read_only("/")  # not before the places to mount at were made
         for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
             kernel.limit_memory_files(place, job.memory_bytes, job.memory_bytes // BYTES_PER_NAME)
         return Assignment(job, uid)
@@ -131,7 +134,7 @@ class BubblewrapBackend(SandboxBackend):
             used += (status.f_files - status.f_ffree) * NAME_BYTES
         return used
 
-    def kill_all(self, pid: int) -> None:
+    def kill_all(self) -> None:
         # All processes of the container die with its first one, which ends when the others are gone.
         self.bwrap.kill()
         processes.kill_descendants()
@@ -206,12 +209,14 @@ class BwrapProcess:
         ends = {HOLD: hold, READY: ready_end, ERRORS: errors_end, INFO: info_end, ARGUMENTS: listed}
         ends |= {FILTER + place: end for place, end in enumerate(extra)}
         self._pid = _spawn([bubblewrap, "--die-with-parent", "--args", str(ARGUMENTS), "cat"], ends)
+        # `cat` copies this byte as soon as it runs, which it does in a complete container.
         with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
             os.write(hold_end, b"!")
         if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
             raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
         first = json.loads(os.read(info, 4096))["child-pid"]
         self.inside = os.pidfd_open(first)
+        # `bwrap` outside, its fork that is the first process inside, and `cat`.
         self._members = [self._pid, first, *processes.children_of(first)]
 
     def limit_files(self, size: int) -> None:

@@ -42,7 +42,7 @@ class ControlGroup:
             self._write("memory.max", memory_bytes)
             with contextlib.suppress(FileNotFoundError):  # a kernel without swap
                 self._write("memory.swap.max", 0)
-            self._write("memory.oom.group", 1)
+            self._write("memory.oom.group", 1)  # all members are killed, not one that the kernel picks
         if PROCESSES in self.held:
             self._write("pids.max", processes)
 
@@ -88,7 +88,7 @@ def remove_group(base: int, name: str) -> None:
             return
         except OSError as error:
             if error.errno != EBUSY or time.monotonic() > deadline:
-                raise
+                raise  # busy: members that were killed are not gone yet
             time.sleep(0.0005)
 
 
@@ -180,7 +180,7 @@ def _exceed_memory() -> None:
 def _exceed_processes() -> None:
     for _ in range(2 * TRIAL_PROCESSES):
         if os.fork() == 0:
-            time.sleep(2)
+            time.sleep(2)  # all must be there at once; removing the group kills them
             os._exit(0)
 
 
@@ -199,7 +199,7 @@ def _own_group() -> str:
     for root, place in _mounts():
         if paths and (paths[0] == root or paths[0].startswith(root.rstrip("/") + "/")):
             return (place + paths[0][len(root.rstrip("/")) :]).rstrip("/")
-    raise OSError("there are no control groups of version 2")
+    raise OSError("this process sees no control groups of version 2")
 
 
 def _mounts() -> Iterator[tuple[str, str]]:

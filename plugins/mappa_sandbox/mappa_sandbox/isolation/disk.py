@@ -77,6 +77,7 @@ def trim(folder: str, max_bytes: int, max_entries: int) -> None:
 def change_owner(folder: str, uid: int) -> None:
     """Make `uid` the owner of `folder` and all that is in it."""
     os.chown(folder, uid, uid)
+    # Not through links, and by the open folder: nothing that a program moves meanwhile leads elsewhere.
     for entry in walk(Path(folder)):
         if entry.status.st_uid != uid:
             os.chown(entry.name, uid, uid, dir_fd=entry.folder, follow_symlinks=False)
@@ -94,6 +95,7 @@ def _latest_first(status_of: Mapping[str, os.stat_result]) -> list[str]:
 
 
 def _bytes(status: os.stat_result) -> int:
+    # Blocks are of 512 bytes on every file system, and more than the size where room was reserved (`fallocate`).
     return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_size, status.st_blocks * 512)
 
 

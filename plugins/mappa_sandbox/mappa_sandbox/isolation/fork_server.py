@@ -12,11 +12,9 @@ programs where supervisors tell it. Programs share no state: each is a fork of a
 
 No process outlives its parent: a supervisor ends when its channel or the fork server does, a program when its
 supervisor or its parent does, the zygote when the fork server does, the fork server when the driver does. The
-supervisor adopts orphans (on Linux, as a child subreaper), so a program gains nothing by leaving the session or the
+supervisor adopts orphans (as a child subreaper), so a program gains nothing by leaving the session or the
 process group; in a container its first process adopts them. Without a sandbox a program can kill or stop its
 supervisor, which is reported as such.
-
-Without prctl (macOS, untested) only the program's process group is killed.
 """
 
 # Bare system calls, so that nothing but the code here runs between fork and exit.
@@ -97,23 +95,26 @@ class ForkServer:
 
     def _poll_timeout_ms(self) -> float | None:
         """Milliseconds until the next supervisor is overdue; None without supervisors."""
-        earliest = min((one.deadline for one in self.running.values()), default=math.inf)
+        earliest = min((running.deadline for running in self.running.values()), default=math.inf)
+        # A millisecond more, or it could wake just before the deadline and poll in circles until then.
         return None if earliest == math.inf else max(0.0, earliest - time.monotonic()) * 1000 + 1
 
     def _kill_overdue(self) -> None:
-        for pid, one in self.running.items():
-            if one.deadline < time.monotonic():
-                if not kernel.LINUX or processes.process_state(pid) != "T":  # a stopped one is reported as killed
+        for pid, running in self.running.items():
+            if running.deadline < time.monotonic():
+                if processes.process_state(pid) != "T":  # a stopped one is reported as killed
                     waits = _describe_kernel_waits(pid)
-                    send_reply(one.channel, fault=f"the supervisor did not end the program in time ({waits})")
+                    send_reply(running.channel, fault=f"the supervisor did not end the program in time ({waits})")
                 processes.kill(pid)
-                self.running[pid] = replace(one, deadline=math.inf)
+                # It stays in the table until it is reaped, but is not overdue again.
+                self.running[pid] = replace(running, deadline=math.inf)
 
     def _accept(self) -> bool:
         """Hand the next program to a supervisor; returns False if the driver is gone."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)
+        message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)  # 8 bytes: the seconds
         if not message:
             return False
+        # A received descriptor is inheritable: whatever is executed would hold the channel open.
         os.set_inheritable(descriptors[0], False)
         channel = socket.socket(fileno=descriptors[0])
         try:
@@ -134,6 +135,7 @@ class ForkServer:
         pid = next(iter(self.waiting))
         self.running[pid] = Running(channel, self.waiting.pop(pid), deadline)
         with contextlib.suppress(BrokenPipeError):  # it has ended, and is found so
+            # On a stream a descriptor travels only with a byte of data.
             socket.send_fds(self.running[pid].jobs, [b"!"], [channel.fileno()])
 
     def _fork_supervisor(self) -> None:
@@ -152,6 +154,7 @@ class ForkServer:
     def _become_supervisor(self, jobs: socket.socket) -> NoReturn:
         fork_server = os.getppid()
         try:
+            # The end of each of these sockets is how the others see that a process is gone: no fork may hold it open.
             self.control.close()
             for waiting in self.waiting.values():
                 waiting.close()
@@ -177,12 +180,12 @@ class ForkServer:
                 if pid in self.waiting:
                     self.waiting.pop(pid).close()
                 elif not orphan:
-                    one = self.running.pop(pid)
-                    if code < 0 and one.has_begun():
-                        send_reply(one.channel, killed=-code)
+                    ended = self.running.pop(pid)
+                    if code < 0 and ended.has_begun():
+                        send_reply(ended.channel, killed=-code)
                     elif code != 0:
-                        send_reply(one.channel, fault=f"the supervisor ended with {code}")
-                    one.close()
+                        send_reply(ended.channel, fault=f"the supervisor ended with {code}")
+                    ended.close()
                 if orphan or code != 0:
                     self._clean_up_after(pid)
         return True
@@ -200,8 +203,6 @@ class ForkServer:
 
 def _describe_kernel_waits(supervisor: int) -> str:
     """Where in the kernel a hanging supervisor and its children wait: `4710 S futex_do_wait; 4711 R 0`."""
-    if not kernel.LINUX:
-        return "why is not known here"
     waits = []
     for pid in (supervisor, *processes.children_of(supervisor)):
         with contextlib.suppress(OSError):  # it has ended
@@ -214,6 +215,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = SandboxConfig.from_json(sys.argv[2])
     control.set_inheritable(False)
+    # Not SIGKILL: it still has to end programs and remove folders. If the driver has died already, the socket says so.
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the driver's thread blocks are not blocked here
@@ -244,9 +246,8 @@ def main() -> None:
 
 def _prepare(config: SandboxConfig, control: socket.socket) -> tuple[Zygote | None, dict[str, Any]]:
     """Preload modules, in a zygote where programs are forks of one; returns it, and the greeting for the driver."""
-    if kernel.LINUX:
-        processes.socket_bytes()  # cached, as it cannot be read in a network namespace
-        seccomp.build_filter(keep_metadata=config.backend == "landlock")  # cached, as every fork needs it
+    processes.socket_bytes()  # cached, as it cannot be read in a network namespace
+    seccomp.build_filter(keep_metadata=config.backend == "landlock")  # cached, as every fork needs it
     if config.backend != "bubblewrap":
         if config.backend == "landlock":
             landlock.prepare(config.hidden)

@@ -1,4 +1,4 @@
-"""Memory in huge pages, so that a fork copies fewer entries of page tables. Linux only.
+"""Memory in huge pages, so that a fork copies fewer entries of page tables.
 
 A fork copies one entry for each page of 4 KiB, and its end drops as many references: for 120 MiB of imported modules
 this takes longer than most programs. In pages of 2 MiB it is one entry for 512. A program that writes to one copies
@@ -18,6 +18,7 @@ HUGE_PAGE_BYTES = 2 << 20
 def collapse_memory() -> None:
     """Move this process's own memory into huge pages, as far as the kernel can: from Linux 6.1 on."""
     for start, end in _writable_memory():
+        # Whole huge pages alone: the start rounded up, the end rounded down.
         first, last = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         if first < last:
             with contextlib.suppress(OSError):  # parts of it that are not in use stay as they are

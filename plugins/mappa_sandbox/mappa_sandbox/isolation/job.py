@@ -18,7 +18,7 @@ def _load_fields(text: str | bytes) -> dict[str, Any]:
 class SandboxConfig:
     """How a fork server runs all of its programs. Paths are absolute and resolved.
 
-    `backend` is bubblewrap, landlock, seatbelt or none. Programs may read the paths in `readable`, except those in
+    `backend` is bubblewrap, landlock or none. Programs may read the paths in `readable`, except those in
     `hidden`. `scratch` is the fork server's own folder, removed when it ends.
     """
 

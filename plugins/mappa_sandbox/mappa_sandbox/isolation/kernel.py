@@ -1,19 +1,14 @@
-"""System calls that Python does not offer: thin wrappers that raise OSError with the errno.
-
-The module can be imported on any system. A call that a system lacks fails when it is called, not before.
-"""
+"""System calls of Linux that Python does not offer: thin wrappers that raise OSError with the errno."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LINUX = sys.platform == "linux"
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = ctypes.CDLL(None, use_errno=True)  # keeps the errno of a call, which calls of the interpreter would overwrite
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -47,6 +42,7 @@ CLONE_NEWNET = 0x4000_0000
 
 def prctl(option: int, first: int = 0, second: int = 0) -> None:
     """Change one setting of this process. Arguments that an option does not take must be 0."""
+    # ctypes passes an int as 32 bits: of an argument that is read as 64, the upper half would be whatever was there.
     check_result(LIBC.prctl(option, *map(ctypes.c_ulong, (first, second, 0, 0))), f"prctl({option})")
 
 
@@ -91,7 +87,7 @@ def visited_mounts(process: int) -> Iterator[None]:
 
 def limit_memory_files(place: str, size: int, count: int) -> None:
     """Limit the bytes and the number of files of the file system in memory that is mounted at `place`."""
-    flags = ctypes.c_ulong(MS_REMOUNT | MS_NOSUID | MS_NODEV)
+    flags = ctypes.c_ulong(MS_REMOUNT | MS_NOSUID | MS_NODEV)  # a remount drops the flags that it does not repeat
     options = f"size={size},nr_inodes={count}".encode()
     check_result(LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options), f"mount({place})")
 
@@ -118,6 +114,7 @@ def make_read_only(place: str) -> None:
 
 
 def _set_mount(folder: int, path: bytes, flags: int, attributes: int, propagation: int) -> None:
+    # struct mount_attr: attributes to set and to clear, propagation, descriptor of a user namespace.
     wanted = struct.pack("=4Q", attributes, 0, propagation, 0)
     syscall(MOUNT_SETATTR, folder, path, flags, wanted, len(wanted), what="mount_setattr")
 
@@ -133,6 +130,7 @@ def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] |
     bytes to read from, a buffer to write to, None for null. An error says `what` failed."""
     function = LIBC.syscall
     function.restype = ctypes.c_long
+    # As in `prctl`: an int would be passed as 32 bits.
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     return check_result(function(ctypes.c_long(number), *words), what or f"system call {number}")
 

@@ -44,8 +44,6 @@ _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 def abi_version() -> int:
     """Landlock version of this kernel; 0 if it has none, or was started without."""
-    if not kernel.LINUX:
-        return 0
     try:
         return kernel.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
     except OSError as error:
@@ -70,8 +68,8 @@ def restrict(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequen
     must be the only one. Privileges must have been given up before (`no_new_privileges`).
 
     `writable` folders allow all changes but devices and sockets; `readable` paths can be read and executed, except
-    those that are `hidden`, as `expand_rules` explains. `places.DEVICES` are allowed too. Readable paths that do not
-    exist or cannot be reached are skipped.
+    those that are `hidden`, as `expand_rules` explains. `system_paths.DEVICES` are allowed too. Readable paths that do
+    not exist or cannot be reached are skipped.
 
     Raises:
         OSError: a writable folder does not exist, or the kernel refuses.
@@ -122,7 +120,7 @@ def _build_hiding_layer(hidden: tuple[str, ...]) -> _HidingLayer:
     rules = expand_rules("/", hidden)
     # A layer forbids moving files between folders unless it allows that.
     handled = (READ_FILE | EXECUTE | REFER) & _known_rights(abi_version())
-    ruleset = _create_ruleset(1, handled)
+    ruleset = _create_ruleset(1, handled)  # files alone: networks and signals are restricted by the other layer
     _allow_all(ruleset, [(path, rights & handled) for path, rights in rules if rights & handled])
     if handled & REFER:
         _allow(ruleset, "/", REFER)
@@ -183,12 +181,13 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _known_rights(version: int) -> int:
-    newest = {1: MAKE_SYM, 2: REFER, 3: TRUNCATE, 4: TRUNCATE}.get(version, IOCTL_DEV)
-    return 2 * newest - 1
+    newest = {1: MAKE_SYM, 2: REFER, 3: TRUNCATE, 4: TRUNCATE}.get(version, IOCTL_DEV)  # version 4 brought networks
+    return 2 * newest - 1  # bits were added in order: the newest and all below it
 
 
 def _create_ruleset(version: int, handled: int) -> int:
     """Create an empty ruleset, which forbids all that this version knows; returns its descriptor."""
+    # struct landlock_ruleset_attr, as long as this version knows it: a kernel refuses fields that are new to it.
     fields = [handled]
     if version >= 4:
         fields.append(BIND_TCP | CONNECT_TCP)
@@ -210,6 +209,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= FILE_RIGHTS
+        # struct landlock_path_beneath_attr, which is packed: no padding after the descriptor.
         kernel.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
     finally:
         os.close(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import select
@@ -38,7 +37,7 @@ class ProgramMonitor:
         signals: int,
         channel: socket.socket,
         outputs: list[OutputCapture],
-        checker: LimitChecker | None,
+        checker: LimitChecker,
     ) -> None:
         self.process = process
         self.signals = signals
@@ -53,13 +52,13 @@ class ProgramMonitor:
         for readable in (self.signals, self.channel.fileno(), self.process.descriptor, *self.outputs):
             if readable is not None:
                 poller.register(readable, select.POLLIN)
-        next_check = time.monotonic() + FIRST_CHECK_S if self.checker else math.inf
+        next_check = time.monotonic() + FIRST_CHECK_S
         while (now := time.monotonic()) < deadline:
             if now >= next_check:
-                assert self.checker is not None
                 if (limit := self.checker.exceeded_limit()) is not None:
                     return {"exit": None, "limit": limit}
                 next_check = time.monotonic() + CHECK_INTERVAL_S
+            # A millisecond more, or it could wake just before the time and poll in circles until then.
             for fd, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 1):
                 if fd in self.outputs:
                     if not self.outputs[fd].read():
@@ -116,6 +115,7 @@ class LimitChecker:
         if self._cpu_s(usages) > self.job.cpu_s:
             return CPU
         try:
+            # The first check is thorough, so that a program that fills the disk at once is stopped.
             limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
             self.failures = 0
         except OSError:  # a process cannot be inspected, or keeps moving its folders
@@ -133,6 +133,8 @@ class LimitChecker:
         """CPU seconds of all processes that there are and were."""
         if self.group is not None and CPU in self.held:
             return self.group.cpu_s()
+        # The time of a process that ended goes to the one that waited for it: its parent, whose `cpu_s` includes it, or
+        # this process, which adopts orphans.
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         reaped = ended.ru_utime + ended.ru_stime
         unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
@@ -193,7 +195,8 @@ class UnreapedTime:
         own = {usage.pid: processes.run_time(usage) for usage in usages}
         gone = sum(ran for pid, ran in self._own.items() if pid not in own)
         new = [usage for usage in usages if usage.pid not in self._own and usage.age_s < passed]
-        between = sum(own[one.pid] / max(own[one.pid], one.age_s, 1e-3) * (passed - one.age_s) for one in new)
+        # A share of at most 1, although the threads of a process can together have run for longer than it is old.
+        between = sum(own[usage.pid] / max(own[usage.pid], usage.age_s, 1e-3) * (passed - usage.age_s) for usage in new)
         self.total = max(0.0, self.total + gone + between - max(0.0, reaped_s - self._reaped))
         self._own, self._reaped = own, max(self._reaped, reaped_s)
         return self.total

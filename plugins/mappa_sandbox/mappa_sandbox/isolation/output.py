@@ -48,6 +48,7 @@ class OutputCapture:
         room = head - len(self.head)
         self.head += data[:room]
         self.tail += data[room:]
+        # Not after every read, as cutting at the front moves all that stays.
         if len(self.tail) > tail + CHUNK_BYTES:
             del self.tail[: len(self.tail) - tail]
         return bool(data)
@@ -55,7 +56,7 @@ class OutputCapture:
     def drain(self) -> None:
         """Read what is still there, and close the end. Its writers are dead; in case some are not, this reads a bounded
         number of times and never waits."""
-        for _ in range(64):
+        for _ in range(64):  # 4 MiB, many times what the buffers of a pair of sockets hold
             before = self.total
             if not self.read() or self.total == before:
                 break

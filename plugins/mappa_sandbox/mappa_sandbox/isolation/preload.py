@@ -7,13 +7,12 @@ import gc
 import importlib
 import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import huge_pages, kernel, program
+from mappa_sandbox.isolation import huge_pages, program
 from mappa_sandbox.isolation.job import SandboxConfig
 
 WARM_UP = "<warm_up>"
@@ -59,13 +58,12 @@ def _run_warm_up(source: str, folder: str) -> None:
 
 def _count_other_threads() -> int:
     """Number of threads beside this one. Programs are forks without them, whatever locks they held."""
-    return (len(os.listdir("/proc/self/task")) if kernel.LINUX else threading.active_count()) - 1
+    return len(os.listdir("/proc/self/task")) - 1
 
 
 def settle_memory() -> None:
     """Prepare this process's memory for forks: what is there now is no garbage, and lies in huge pages."""
     program.record_own_modules()
     gc.collect()
-    gc.freeze()
-    if kernel.LINUX:
-        huge_pages.collapse_memory()
+    gc.freeze()  # the collector marks the objects that it looks at, and would copy all pages in every fork
+    huge_pages.collapse_memory()

@@ -29,17 +29,19 @@ def drop_to_user(uid: int, *, read_everything: bool) -> None:
         OSError: this process is not root, or lacks the privileges to change its user (some containers).
     """
     kept = 1 << CAP_DAC_READ_SEARCH if read_everything else 0
+    # Groups before the user, who may no longer change them.
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     if kept:  # inheritable before the bounding set goes, which limits what can be added to it
         _set_capabilities(_permitted_capabilities(), kept)
     _empty_bounding_set()
+    # Otherwise leaving user 0 clears the permitted set, and with it what `kept` is to be taken from.
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1 if kept else 0)
     os.setresuid(uid, uid, uid)
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 0)
     kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     _set_capabilities(kept, kept)
-    if kept:
+    if kept:  # ambient, so that the programs that this one executes have it, too
         kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
 
 
@@ -69,6 +71,7 @@ def _permitted_capabilities() -> int:
 
 def _set_capabilities(permitted: int, inheritable: int) -> None:
     """Set the capability sets of this process; what is permitted is also effective."""
+    # Twice struct __user_cap_data_struct, of the lower and the upper 32 bits: effective, permitted, inheritable.
     low, high = permitted & 0xFFFF_FFFF, permitted >> 32
     sets = struct.pack("=6I", low, low, inheritable, high, high, 0)
     kernel.check_result(kernel.LIBC.capset(_capability_header(), sets), "capset")

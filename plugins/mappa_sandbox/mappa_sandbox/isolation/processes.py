@@ -1,4 +1,4 @@
-"""Inspect processes in /proc: their descendants, and the resources that they use. Linux only."""
+"""Inspect processes in /proc: their descendants, and the resources that they use."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def process_state(pid: int) -> str:
 def _state(folder: str) -> str:
     try:
         with open(f"{folder}/stat", "rb") as status:
+            # The name of the program comes before, in brackets, and may hold brackets and blanks itself.
             return status.read().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return ""
@@ -90,6 +91,8 @@ def read_process_usage(pid: int) -> ProcessUsage | None:
             sizes = parse_kilobytes(status, (b"RssAnon", b"RssShmem", b"VmSwap"))
     except OSError:
         return None
+    # proc(5) numbers them from 1, and two are cut off: 14 and 15 are its own times, 16 and 17 those of children that
+    # were waited for, 20 is the number of threads, 22 the start in ticks since boot, which counts suspended time.
     own, reaped = (sum(map(int, fields[first : first + 2])) / TICKS for first in (11, 13))
     age = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / TICKS)
     return ProcessUsage(pid, int(fields[17]), own + reaped, reaped, age, sum(sizes.values()) << 10)
@@ -197,12 +200,9 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_descendants(group: int | None = None) -> None:
+def kill_descendants() -> None:
     """Kill all descendants of this process, which adopts orphans: its children first, then theirs, which become its
-    own, until none is left. Without /proc, the process group `group` is killed."""
-    if group is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    own, until none is left."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -211,4 +211,4 @@ def kill_descendants(group: int | None = None) -> None:
             return
         for pid in children_of(os.getpid()):
             kill(pid)
-        time.sleep(0.0005)
+        time.sleep(0.0005)  # they end only when they run, maybe on this CPU

@@ -79,6 +79,7 @@ def report_exception(error: BaseException) -> int:
         return 1
     sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
+        # An interpreter dies of the signal, so that whoever waits for it sees an interruption and no error.
         finalize(0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -100,6 +101,7 @@ def show_thread_exception(args: threading.ExceptHookArgs) -> None:
 
 def finalize(status: int) -> int:
     """Wait for threads, run exit functions, finalize the objects of the script, flush; returns the exit code."""
+    # In the order of the interpreter's own Py_FinalizeEx.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.modules.pop("__main__", None)
@@ -108,7 +110,7 @@ def finalize(status: int) -> int:
         if isinstance(thing, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             flush(thing)
     flushed = [flush(stream) for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)]
-    return status if all(flushed) else 120
+    return status if all(flushed) else 120  # the interpreter's exit code for output that could not be written
 
 
 def flush(stream: Any) -> bool:

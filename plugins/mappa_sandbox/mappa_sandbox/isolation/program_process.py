@@ -34,10 +34,6 @@ class ProgramProcess(Protocol):
     """A program's process, as its supervisor knows it."""
 
     @property
-    def pid(self) -> int:
-        """Process id of a program that is a child of this process; else 0."""
-
-    @property
     def descriptor(self) -> int | None:
         """Descriptor that is readable when the program has ended; None where SIGCHLD tells."""
 
@@ -74,14 +70,14 @@ class ChildProcess:
     descriptor = None
 
     def __init__(self, pid: int, assignments: int) -> None:
-        self.pid = pid
+        self._pid = pid
         self.assignments = assignments
 
     def exit_code(self) -> int | None:
         """Reap all children of this process that have ended, orphans included."""
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == self.pid:
+                if reaped[0] == self._pid:
                     return os.waitstatus_to_exitcode(reaped[1])
         return None
 
@@ -109,9 +105,9 @@ def become_program(
     status = 1
     try:
         if group is not None:
-            control_groups.join(group)
+            control_groups.join(group)  # first, so that all that this process does from here on is charged to the group
         reset_signals(signal.SIGCHLD, signal.SIGTERM)
-        os.setsid()
+        os.setsid()  # a program that signals its process group must not reach its supervisor
         null = os.open(os.devnull, os.O_RDONLY)
         for number, descriptor in enumerate((null, *outputs)):
             os.dup2(descriptor, number)
@@ -127,6 +123,7 @@ def become_program(
         limit_program(job, confinement)
         confinement.confine()  # may need a descriptor of the fork server
         os.closerange(3, MAX_OPEN_FILES)
+        # Both are undone by the change of user and capabilities in `confine`.
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_dumpable()
         status = program.run_program(job.code, job.arguments)
@@ -151,8 +148,9 @@ def limit_program(job: SandboxJob, confinement: Confinement) -> None:
     limit_machinery()
     set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
     cpu = math.ceil(job.cpu_s)
-    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU at the first, which tells the reason; SIGKILL at the second
     set_limit(resource.RLIMIT_AS, job.memory_bytes + address_space_bytes())
+    # What a shared user runs beside the program is unknown: at most all that runs now.
     set_limit(resource.RLIMIT_NPROC, job.processes + (SPARE_PROCESSES if confinement.has_own_user else count_threads()))
 
 
@@ -165,15 +163,11 @@ def set_limit(kind: int, soft: int, hard: int | None = None) -> None:
 
 def count_threads() -> int:
     """Number of threads and processes of all users."""
-    if not kernel.LINUX:
-        return resource.getrlimit(resource.RLIMIT_NPROC)[1]
     with open("/proc/loadavg", "rb") as load:
         return int(load.read().split()[3].partition(b"/")[2])
 
 
 def address_space_bytes() -> int:
     """Bytes that this process has mapped before the program starts, which do not count as the program's."""
-    if not kernel.LINUX:
-        return 0
     with open("/proc/self/statm", "rb") as sizes:
         return int(sizes.read().split()[0]) * resource.getpagesize()

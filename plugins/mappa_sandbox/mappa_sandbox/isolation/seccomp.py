@@ -102,6 +102,7 @@ def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Instruction
 def _unless_now() -> Instructions:
     """Refuse `utimensat` of a path, argument 1, without times, argument 2; else continue. Both are pointers."""
     path, times = (ARGUMENTS + 8 * argument for argument in (1, 2))
+    # A filter compares 32 bits: a pointer is null if both of its halves are 0.
     return [
         (_LOAD, 0, 0, path),
         (_EQUAL, 0, 2, 0),

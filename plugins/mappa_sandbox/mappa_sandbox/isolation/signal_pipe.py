@@ -11,9 +11,9 @@ def open_signal_pipe(*signals: int) -> int:
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)  # a full pipe wakes a poll as well as one byte more
     for number in signals:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: None)  # Python writes the bytes of signals with a handler alone
     return readable
 
 

@@ -52,7 +52,7 @@ def supervise(jobs: socket.socket, fork_server: int, config: SandboxConfig, zygo
     signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
-    if os.getppid() != fork_server:
+    if os.getppid() != fork_server:  # it ended before this process asked for a signal at its end
         return
     sandbox = (
         ForkedBackend(config, CONFINEMENTS[config.backend]) if zygote is None else BubblewrapBackend(config, zygote)
@@ -77,16 +77,18 @@ def prepare_program(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitS
     """Build the sandbox, in a control group where there are any, and fork the program. When `ended` closes, no process
     of it is left."""
     limit_machinery()
+    # What is registered last is undone first: when folders and group are removed, no process is left in them.
     group = ControlGroup(config.control_base, config.held) if config.control_base else None
     if group is not None:
         ended.callback(group.remove)
     ended.callback(sandbox.clean_up)
-    ended.callback(sandbox.kill_all, 0)
-    inherited_memory = sandbox.inherited_memory() if kernel.LINUX else 0
+    ended.callback(sandbox.kill_all)
+    inherited_memory = sandbox.inherited_memory()
     sandbox.build()
     kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
     (stdout, their_stdout), (stderr, their_stderr) = open_one_way(), open_one_way()
     process = sandbox.start_program((their_stdout, their_stderr), group)
+    # An output ends when the last process that could write to it has closed it: this one must not be among them.
     os.close(their_stdout)
     os.close(their_stderr)
     return PreparedProgram(sandbox, process, (stdout, stderr), group, inherited_memory)
@@ -123,10 +125,10 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
     assignment = sandbox.admit(job)
     if group is not None:
         control_groups.limit_group(group, job, prepared.inherited_memory)
-    checker = LimitChecker(sandbox, job, prepared.inherited_memory, group) if kernel.LINUX else None
+    checker = LimitChecker(sandbox, job, prepared.inherited_memory, group)
     ending = run_monitored(assignment, prepared, channel, signals, checker)
-    disk.make_readable(sandbox.folder)
-    if ending is not None and checker is not None and (limit := checker.exceeded_at_end()) is not None:
+    disk.make_readable(sandbox.folder)  # before it is measured: a program may have locked folders
+    if ending is not None and (limit := checker.exceeded_at_end()) is not None:
         disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
         if ending["limit"] is None:
             ending |= {"exit": None, "limit": limit}
@@ -138,7 +140,7 @@ def run_monitored(
     prepared: PreparedProgram,
     channel: socket.socket,
     signals: int,
-    checker: LimitChecker | None,
+    checker: LimitChecker,
 ) -> dict[str, Any] | None:
     """Let the program begin, wait until it ends or reaches a limit, and kill what it left. Returns how it ended, and
     its output; None if nobody waits for it any more."""
@@ -150,15 +152,14 @@ def run_monitored(
         ending = ProgramMonitor(prepared.process, signals, channel, outputs, checker).wait_until(started + job.wall_s)
         seconds = time.monotonic() - started
     finally:
-        prepared.sandbox.kill_all(prepared.process.pid)
+        prepared.sandbox.kill_all()
     for output in outputs:
         output.drain()
     if ending is None:
         return None
-    watched = [WALL, *(checker.watched if checker is not None else ())]
     return {
         **ending,
-        "watched": watched,
+        "watched": [WALL, *checker.watched],
         "stdout": outputs[0].to_reply(),
         "stderr": outputs[1].to_reply(),
         "seconds": seconds,

@@ -33,6 +33,7 @@ class Zygote:
         source, assignments = os.pipe()
         groups = () if group is None else (group.folder,)
         with theirs:
+            # One byte, as an empty packet would look like the end of the socket.
             socket.send_fds(self.requests, [b"!"], [theirs.fileno(), source, inside, *outputs, *groups])
         os.close(source)
         return ZygoteProgram(ours, assignments)
@@ -40,8 +41,6 @@ class Zygote:
 
 class ZygoteProgram:
     """A program that is a fork of the zygote."""
-
-    pid = 0
 
     def __init__(self, answers: socket.socket, assignments: int) -> None:
         self._answers = answers

@@ -21,6 +21,7 @@ from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
 from mappa_sandbox.isolation.zygote import Zygote
 
 MAX_DESCRIPTORS = 6
+"""Of a request: for the answer, for the assignment, the container, two outputs, and the control group."""
 
 
 def start_zygote(config: SandboxConfig, close_inherited: Callable[[], None]) -> tuple[Zygote, dict[str, Any]]:
@@ -33,7 +34,7 @@ def start_zygote(config: SandboxConfig, close_inherited: Callable[[], None]) -> 
             kernel.die_with_parent(signal.SIGKILL)
             close_inherited()
             ours.close()
-            if os.getppid() == parent:
+            if os.getppid() == parent:  # else the fork server ended before this process asked for a signal at its end
                 _become_zygote(config, theirs)
         except BaseException:  # noqa: BLE001 - a fork must not go on as a second fork server
             traceback.print_exc()
@@ -86,7 +87,7 @@ class ZygoteProcess:
         answer, *others = descriptors
         channel = socket.socket(fileno=answer)
         try:
-            # Where it is, only programs are forked there: the next ones go elsewhere first.
+            # This moves future children alone: the zygote stays where it is, and goes elsewhere before the next fork.
             kernel.enter_namespaces(others[1], kernel.CLONE_NEWPID)
             pid = os.fork()
         except OSError as error:

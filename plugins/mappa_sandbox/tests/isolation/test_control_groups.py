@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from mappa_sandbox.tool import PythonTool
 
 LIMITS = ("memory", "processes", "cpu")
 """Those that control groups may hold."""
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture
@@ -101,7 +98,7 @@ async def test_no_group_is_left_of_a_program(base, backend, tmp_path):
     assert [name for name in left if not Path("/proc", name.removeprefix("mappa-")).exists()] == []
 
 
-async def test_without_groups_programs_are_looked_after_and_it_is_said(monkeypatch, tmp_path):
+async def test_without_control_groups_limits_are_polled_and_the_result_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(choose_sandbox, "find_control_groups", lambda: ControlGroups((), reason="none of yours"))
     tool = PythonTool(PythonOptions())
     detail = (await tool.open()).detail
@@ -147,5 +144,5 @@ async def test_a_fork_server_is_started_by_a_launcher_and_gets_its_own_environme
         (("cpu",), "control groups enforce CPU time; polled: memory, processes, files"),
     ],
 )
-def test_who_holds_which_limit_is_said(held, said):
+def test_the_description_says_which_limits_are_enforced_and_which_polled(held, said):
     assert describe_limits(ControlGroups(held)) == said

@@ -63,7 +63,7 @@ def test_counting_stops_beyond_what_is_allowed(folder):
 
 
 @pytest.mark.parametrize(("levels", "within_reach"), [(1, True), (50, True), (70, False), (300, False)])
-def test_what_lies_beyond_any_path_is_told(folder, levels, within_reach):
+def test_entries_too_deep_for_a_path_are_reported(folder, levels, within_reach):
     deep(folder, levels)
     contents = disk.measure([str(folder)], MANY)
     assert contents.inaccessible != within_reach
@@ -72,14 +72,14 @@ def test_what_lies_beyond_any_path_is_told(folder, levels, within_reach):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root enters every folder")
-def test_what_nobody_may_enter_is_told(folder):
+def test_folders_that_cannot_be_entered_are_reported(folder):
     (folder / "shut").mkdir(mode=0)
     assert disk.measure([str(folder)], MANY).inaccessible
     disk.make_readable(str(folder))
     assert not disk.measure([str(folder)], MANY).inaccessible
 
 
-def test_what_nobody_may_read_is_made_readable(folder):
+def test_unreadable_entries_are_made_readable(folder):
     (folder / "closed/inside").mkdir(parents=True)
     (folder / "closed/inside/file").write_text("x")
     for path in ("closed/inside/file", "closed/inside", "closed"):
@@ -89,7 +89,7 @@ def test_what_nobody_may_read_is_made_readable(folder):
     assert modes == [0o700, 0o700, 0o600]
 
 
-def test_tidying_leaves_what_links_lead_to_alone(folder, tmp_path):
+def test_making_readable_does_not_follow_links(folder, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o500)
     (folder / "link").symlink_to(outside)
@@ -98,7 +98,7 @@ def test_tidying_leaves_what_links_lead_to_alone(folder, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_folder_is_given_with_all_that_is_in_it_and_nothing_else(folder, tmp_path):
+def test_change_of_owner_covers_a_folder_and_its_content_alone(folder, tmp_path):
     outside = tmp_path / "outside"
     outside.touch()
     (folder / "a/b").mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_a_folder_is_given_with_all_that_is_in_it_and_nothing_else(folder, tmp_p
     assert owners == {4321} and outside.stat().st_uid == 0
 
 
-def test_what_came_last_is_removed_until_the_rest_fits(folder):
+def test_the_newest_entries_are_removed_until_the_rest_fits(folder):
     for number in range(6):
         (folder / f"f{number}").write_bytes(bytes(100_000))
         time.sleep(0.02)  # for the clock of the file system
@@ -120,7 +120,7 @@ def test_what_came_last_is_removed_until_the_rest_fits(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["f1", "f2"]
 
 
-def test_a_folder_that_changed_after_what_is_in_it_goes_after_it(folder):
+def test_a_folder_is_removed_after_its_content(folder):
     (folder / "kept").touch()
     time.sleep(0.02)
     (folder / "d/e").mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_a_folder_that_changed_after_what_is_in_it_goes_after_it(folder):
     assert sorted(path.name for path in folder.rglob("*")) == ["d", "kept"]
 
 
-def test_folders_and_what_is_out_of_reach_are_trimmed_too(folder):
+def test_folders_and_unreachable_entries_are_trimmed_too(folder):
     (folder / "kept").touch()
     time.sleep(0.02)
     for number in range(30):

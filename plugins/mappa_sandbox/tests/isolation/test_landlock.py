@@ -268,7 +268,7 @@ def test_tcp_and_abstract_sockets_are_closed_by_landlock_too(caged, refused):
 
 
 @needs_landlock
-def test_what_is_started_is_caged_as_well(caged, ground):
+def test_children_are_sandboxed_too(caged, ground):
     program = f"open({str(ground / 'home/secret.txt')!r})"
     interpreter = [sys.prefix, sys.base_prefix]
 
@@ -373,7 +373,7 @@ def granted(rules, path):
 
 @settings(max_examples=60, deadline=None)
 @given(PATHS, PATHS, st.lists(NAMES, max_size=2).map("/".join))
-def test_all_is_readable_but_what_is_hidden(files, secrets, start):
+def test_everything_but_hidden_paths_is_readable(files, secrets, start):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         for name in files:
@@ -395,7 +395,7 @@ def test_all_is_readable_but_what_is_hidden(files, secrets, start):
                 assert granted(rules, path) & landlock.READ_DIR
 
 
-def test_a_link_in_a_folder_with_secrets_gives_nothing(ground):
+def test_a_link_in_a_folder_with_hidden_paths_gets_no_rule(ground):
     rules = dict(landlock.expand_rules(str(ground / "packages"), [str(ground / "packages/alpha")]))
     assert rules == {
         str(ground / "packages"): landlock.READ_DIR,
@@ -468,7 +468,7 @@ def test_a_folder_that_can_be_entered_but_not_listed_hides_nothing_else(in_child
     assert in_child(child) == (0, errno.EACCES)
 
 
-def test_what_is_hidden_may_lie_at_the_top():
+def test_a_hidden_path_may_lie_in_the_root_folder():
     assert ("/usr", landlock.READ_RIGHTS) not in landlock.expand_rules("/", ["/usr"])
     assert ("/proc", landlock.READ_RIGHTS) in landlock.expand_rules("/", ["/usr"])
     assert landlock.expand_rules("/usr/bin", ["/usr"]) == []

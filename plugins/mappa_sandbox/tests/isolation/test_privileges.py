@@ -32,7 +32,7 @@ def private(tmp_path):
 
 @pytest.mark.parametrize(("read_everything", "kept"), [(False, 0), (True, READ_SEARCH)])
 @pytest.mark.parametrize("first", ["drop", "no new privileges"])
-def test_nothing_is_left_but_what_was_asked_for(in_child, stranger, read_everything, kept, first):
+def test_only_the_requested_privileges_are_kept(in_child, stranger, read_everything, kept, first):
     def child():
         if first == "no new privileges":
             kernel.no_new_privileges()
@@ -51,7 +51,7 @@ def test_nothing_is_left_but_what_was_asked_for(in_child, stranger, read_everyth
 
 
 @pytest.mark.parametrize("read_everything", [False, True])
-def test_there_is_no_way_back(in_child, refused, stranger, read_everything):
+def test_the_user_cannot_be_changed_back(in_child, refused, stranger, read_everything):
     def child():
         privileges.drop_to_user(stranger, read_everything=read_everything)
         attempts = [
@@ -71,7 +71,7 @@ def test_there_is_no_way_back(in_child, refused, stranger, read_everything):
     assert set(in_child(child)) == {errno.EPERM}
 
 
-def test_reading_everything_is_reading_only(in_child, refused, stranger, private):
+def test_the_capability_to_read_everything_allows_no_writing(in_child, refused, stranger, private):
     def child():
         privileges.drop_to_user(stranger, read_everything=True)
         started = subprocess.run(["cat", private], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -80,7 +80,7 @@ def test_reading_everything_is_reading_only(in_child, refused, stranger, private
     assert in_child(child) == ("private", "private", errno.EACCES, errno.EACCES)
 
 
-def test_without_it_private_files_stay_private(in_child, refused, stranger, private):
+def test_without_the_capability_private_files_cannot_be_read(in_child, refused, stranger, private):
     def child():
         privileges.drop_to_user(stranger, read_everything=False)
         return refused(private.read_text)
@@ -88,7 +88,7 @@ def test_without_it_private_files_stay_private(in_child, refused, stranger, priv
     assert in_child(child) == errno.EACCES
 
 
-def test_only_root_can_become_somebody(in_child, stranger):
+def test_only_root_can_change_its_user(in_child, stranger):
     def child():
         os.setresuid(stranger, stranger, stranger)
         privileges.drop_to_user(stranger + 1, read_everything=False)
@@ -97,7 +97,7 @@ def test_only_root_can_become_somebody(in_child, stranger):
         in_child(child)
 
 
-def test_capabilities_are_renounced_for_good(in_child, refused, stranger):
+def test_dropped_capabilities_cannot_be_regained(in_child, refused, stranger):
     def child():
         privileges.drop_capabilities()
         return status(), os.getresuid(), refused(os.setgroups, []), refused(os.chroot, "/")

@@ -12,8 +12,6 @@ import pytest
 
 from mappa_sandbox.isolation import processes
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-
 
 @pytest.fixture
 def started():
@@ -145,7 +143,7 @@ def test_memory_of_the_kernel_is_seen(tmp_path):
     assert kept() == before
 
 
-def test_sweeping_ends_all_that_descends_also_what_left_its_session():
+def test_descendants_that_left_the_session_are_killed_too():
     program = (
         "import os, subprocess, sys, time\n"
         "from mappa_sandbox.isolation import kernel, processes\n"

@@ -213,7 +213,7 @@ def test_the_upper_half_of_an_int_does_not_matter(machine, number, arguments, po
         ("aarch64", "shmget", 194, errno.EPERM), ("aarch64", "bpf", 280, errno.EPERM),
     ],
 )  # fmt: skip
-def test_some_calls_by_number(machine, name, number, outcome):
+def test_calls_are_answered_by_their_number(machine, name, number, outcome):
     assert answer(seccomp.build_filter(keep_metadata=True), number, MACHINES[machine]) == outcome
 
 
@@ -228,7 +228,7 @@ WAYS_OUT = """
 """
 
 
-def test_no_way_out_was_forgotten():
+def test_every_call_that_could_escape_is_restricted():
     assert set(WAYS_OUT.split()) - syscalls.REFUSED_CALLS.keys() == set()
     missing = (
         "clone3 openat2 io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret vmsplice io_setup"
@@ -288,7 +288,7 @@ def numbers_here(calls):
     return {name: getattr(numbers, HERE) for name, numbers in calls.items() if getattr(numbers, HERE) is not None}
 
 
-def test_the_kernel_refuses_what_is_refused(in_child, refused):
+def test_refused_calls_fail_with_eperm_in_the_kernel(in_child, refused):
     calls = numbers_here(syscalls.REFUSED_CALLS)
 
     def child():
@@ -302,7 +302,7 @@ def test_the_kernel_refuses_what_is_refused(in_child, refused):
     assert after == dict.fromkeys(calls, errno.EPERM)
 
 
-def test_the_kernel_has_not_what_is_missing(in_child, refused):
+def test_missing_calls_fail_with_enosys_in_the_kernel(in_child, refused):
     calls = numbers_here(syscalls.MISSING_CALLS)
 
     def child():
@@ -418,7 +418,7 @@ def test_metadata_can_be_changed_where_it_is_not_kept(in_child, tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o755
 
 
-def test_a_filter_takes_no_new_privileges_first(in_child, stranger):
+def test_a_filter_cannot_be_installed_before_privileges_are_given_up(in_child, stranger):
     def child():
         os.setresuid(stranger, stranger, stranger)
         seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
@@ -486,7 +486,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_programs_live_on_goes_on(tmp_path):
+def test_calls_that_programs_need_are_allowed(tmp_path):
     script = tmp_path / "useful.py"
     script.write_text(USEFUL)
     root = Path(seccomp.__file__).parents[2]

@@ -15,7 +15,7 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("path", PRIVATE)
-def test_no_place_holds_what_is_private(path):
+def test_no_system_path_holds_private_files(path):
     assert [
         place
         for place in (*system_paths.SYSTEM_PATHS, *system_paths.SETTINGS_PATHS, *system_paths.KERNEL_PATHS)
@@ -23,7 +23,7 @@ def test_no_place_holds_what_is_private(path):
     ] == []
 
 
-def test_places_are_absolute_plain_and_told_once():
+def test_system_paths_are_absolute_normalised_and_unique():
     every = (
         *system_paths.SYSTEM_PATHS,
         *system_paths.SETTINGS_PATHS,
@@ -50,7 +50,7 @@ print("done")
 
 
 @pytest.mark.skipif(landlock.abi_version() < 3, reason="needs Landlock to see what is missing")
-def test_they_are_enough_for_the_standard_library(in_child):
+def test_system_paths_are_enough_for_the_standard_library(in_child):
     def child():
         kernel.no_new_privileges()
         readable = (
@@ -69,7 +69,7 @@ def test_they_are_enough_for_the_standard_library(in_child):
     assert in_child(child) == ("done\n", "")
 
 
-def test_a_process_knows_the_files_about_itself():
+def test_own_process_paths_are_those_of_this_process():
     assert f"/proc/{os.getpid()}/status" in system_paths.own_process_paths()
     assert not [
         path

@@ -33,7 +33,6 @@ from mappa_core.tools.workspace import FolderWorkspace
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
-LINUX = sys.platform == "linux"
 ATTACKS = Path(__file__).with_name("attacks")
 PR_SET_CHILD_SUBREAPER = 36
 MB = 1 << 20
@@ -60,8 +59,6 @@ OpenTool = Callable[..., Awaitable[PythonTool]]
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def backend(request: pytest.FixtureRequest) -> str:
-    if not LINUX:
-        pytest.skip("these tiers are of Linux")
     return request.param
 
 
@@ -74,7 +71,7 @@ def open_cage() -> Callable[[PythonTool, str], Awaitable[None]]:
             await tool.open()
         except ConfigError as error:
             required = os.environ.get("MAPPA_REQUIRE_TIERS", "bubblewrap" if os.environ.get("CI") else "")
-            if not LINUX or backend not in required.split(","):
+            if backend not in required.split(","):
                 pytest.skip(f"the backend {backend} does not work here: {error}")
             raise
 
@@ -187,7 +184,7 @@ class Bait:
 
     def called(self) -> list[str]:
         """Sockets on which somebody called."""
-        return [name for name, one in self.sockets.items() if _was_called(one)]
+        return [name for name, opened in self.sockets.items() if _was_called(opened)]
 
     def leaks(self, *texts: str, folders: tuple[Path, ...] = ()) -> list[str]:
         """Which secrets stand in what programs printed or wrote."""
@@ -199,8 +196,8 @@ class Bait:
     def close(self) -> None:
         self.bystander.kill()
         self.bystander.wait()
-        for one in self.sockets.values():
-            one.close()
+        for opened in self.sockets.values():
+            opened.close()
         self.in_memory.unlink()
 
 
@@ -319,20 +316,20 @@ async def arena(bait: Bait, nothing_left: None, open_tool: OpenTool) -> Arena:
 
 
 def _socket(family: int, kind: int, address: Any) -> socket.socket:
-    one = socket.socket(family, kind)
-    one.bind(address)
+    opened = socket.socket(family, kind)
+    opened.bind(address)
     if kind == socket.SOCK_STREAM:
-        one.listen()
-    one.setblocking(False)
-    return one
+        opened.listen()
+    opened.setblocking(False)
+    return opened
 
 
-def _was_called(one: socket.socket) -> bool:
+def _was_called(opened: socket.socket) -> bool:
     try:
-        if one.type == socket.SOCK_STREAM:
-            one.accept()[0].close()
+        if opened.type == socket.SOCK_STREAM:
+            opened.accept()[0].close()
         else:
-            one.recv(1)
+            opened.recv(1)
     except BlockingIOError:
         return False
     return True

@@ -69,7 +69,6 @@ def own(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("which", "least"), [("not slow", 50), pytest.param("slow", 5, marks=pytest.mark.soak)])
-@pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces are of Linux")
 @pytest.mark.skipif(os.geteuid() != 0, reason="these tests run as an ordinary user already")
 def test_everything_holds_as_an_ordinary_user_too(which: str, least: int, own: Path, tmp_path: Path) -> None:
     missing = [name for name in ("unshare", "setpriv", "mount") if shutil.which(name) is None]

@@ -51,7 +51,7 @@ async def test_an_attack_is_refused(arena, name):
 
 
 @pytest.mark.parametrize("name", ["fork_bomb", "thread_bomb", "memory_bomb", "memory_crowd", "buffers"])
-async def test_a_bomb_goes_off_in_the_cage(arena, name):
+async def test_a_bomb_is_stopped_at_a_limit(arena, name):
     result = await arena.attack(name, wall_s=60.0)
     assert result.status == "error" or result.stdout.endswith("done\n"), result
 
@@ -86,7 +86,7 @@ async def test_many_processes_share_one_limit_of_cpu_time(arena):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["stops", "stubborn"])
-async def test_who_does_not_end_is_ended(arena, name):
+async def test_a_program_that_refuses_to_end_is_killed(arena, name):
     result = await arena.attack(name, wall_s=3.0)
     assert (result.status, result.exit_code, result.stdout) == ("timeout", None, "done\n")
 

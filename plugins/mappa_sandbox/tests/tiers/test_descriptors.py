@@ -65,7 +65,7 @@ def act():
     elif what == 12: os.fchmod(at, 0)
     elif what == 13: fcntl.fcntl(at, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(at, 10, 0)
     elif what == 14: os.kill(rng.choice([os.getppid(), -1]), rng.choice([0, signal.SIGWINCH]))
-    elif what == 15: opened.extend(one.detach() for one in socket.socketpair())
+    elif what == 15: opened.extend(end.detach() for end in socket.socketpair())
 
 for _ in range(150):
     try:

@@ -111,7 +111,7 @@ time.sleep(3)
     "two folders in memory at once": """
 places = [place for place in ("/dev/shm", os.environ["HOME"]) if os.access(place, os.W_OK)]
 done = [attempt(fill, f"{place}/f{number}", 40) for place in places for number in range(3)]
-hold(sum(one for one in done if isinstance(one, int)) if len(places) > 1 else 0)
+hold(sum(size for size in done if isinstance(size, int)) if len(places) > 1 else 0)
 """,
     "deleted files in memory, mapped and closed": """
 def work():

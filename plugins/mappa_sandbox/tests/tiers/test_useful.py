@@ -108,8 +108,8 @@ POOLS = {
     f"{MAIN}q = multiprocessing.Queue()\n    p = multiprocessing.Process(target=put, args=(q,))\n    p.start()\n"
     "    print(q.get())\n    p.join()",
     "multiprocessing.shared_memory": "from multiprocessing.shared_memory import SharedMemory\n"
-    "one = SharedMemory(create=True, size=4)\none.buf[:4] = bytes([0, 1, 4, 9])\n"
-    "two = SharedMemory(one.name)\nprint(list(two.buf[:4]))\ntwo.close()\none.close()\none.unlink()",
+    "block = SharedMemory(create=True, size=4)\nblock.buf[:4] = bytes([0, 1, 4, 9])\n"
+    "two = SharedMemory(block.name)\nprint(list(two.buf[:4]))\ntwo.close()\nblock.close()\nblock.unlink()",
 }
 
 
@@ -140,7 +140,7 @@ async def tool(place, open_cage):
 
 
 @pytest.mark.parametrize("what", EVERYWHERE)
-async def test_this_works_in_every_tier(tool, tmp_path, what):
+async def test_ordinary_libraries_work_in_every_tier(tool, tmp_path, what):
     code, printed = EVERYWHERE[what]
     result = await tool.call({"code": code}, FolderWorkspace(tmp_path), ROOMY)
     assert (result.status, result.stdout) == ("ok", printed), result.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mappa.commands import Session
 from mappa.runs import RunFolder
+from mappa.sessions import Session
 from mappa_core import (
     Advantages,
     Coach,

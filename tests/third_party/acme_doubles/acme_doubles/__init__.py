@@ -26,7 +26,8 @@ from mappa_core import (
     Workflow,
     hookimpl,
 )
-from mappa_core.transport import Cassette, Provider
+from mappa_core.coach import Cassette
+from mappa_core.transport import Provider
 
 
 class Numbers:

@@ -48,7 +48,7 @@ async def wait_all(futures: Sequence[Future[Any]], deadline_s: float) -> None:
         future.add_done_callback(tell)
     while True:
         changed.clear()
-        if all(future.done() for future in futures) or any(one.done() and one.exception() for one in futures):
+        if all(future.done() for future in futures) or any(future.done() and future.exception() for future in futures):
             return
         if running.seconds >= deadline_s:
             raise TimeoutError

@@ -231,20 +231,20 @@ class RayActors:
             scheduling_strategy=strategy,
             runtime_env={"env_vars": {**self._connection.variables, **(environment or {})}},
         ).remote()
-        one = Actor(name, handle, self._connection.logs, node=None if slot is None else slot.node)
-        self._actors.append(one)
+        started = Actor(name, handle, self._connection.logs, node=None if slot is None else slot.node)
+        self._actors.append(started)
         try:
             until = time.monotonic() + deadline_s
-            one.process = await self.wait_for(
-                one.identify(role, libraries), deadline_s=deadline_s, what=f"start {name}"
+            started.process = await self.wait_for(
+                started.identify(role, libraries), deadline_s=deadline_s, what=f"start {name}"
             )
-            building = one.build(actor, *args, **kwargs)
+            building = started.build(actor, *args, **kwargs)
             await self.wait_for(building, deadline_s=until - time.monotonic(), what=f"start {name}")
         except BaseException:
-            await self.end(one)
+            await self.end(started)
             raise
-        log.info("an actor started", actor=name, role=role, pid=one.process.pid, host=one.process.host)
-        return one
+        log.info("an actor started", actor=name, role=role, pid=started.process.pid, host=started.process.host)
+        return started
 
     async def gpu_numbers(self, slots: Sequence[ReservedBundle], *, share: float, deadline_s: float) -> tuple[str, ...]:
         """Return the numbers, on their machine, of the GPUs of bundles that have one each and `share` of it free."""

@@ -113,10 +113,15 @@ async def _connect_to_running(address: str, address_setting: str, deadline_s: fl
         )
     except TimeoutError:
         await connection.close()
-        raise ConfigError(f"{setting}, where no Ray answers") from None
+        raise ConfigError(
+            f"{setting}, where no Ray answers. Start one with `ray start --head`, or leave the option out"
+        ) from None
     except (OSError, RuntimeError, ValueError) as error:
         await connection.close()
-        raise ConfigError(f"{setting}, where no Ray can be reached: {error}") from error
+        raise ConfigError(
+            f"{setting}, where no Ray can be reached: {error}. Start one with `ray start --head`, or leave the option "
+            "out"
+        ) from error
     return connection
 
 

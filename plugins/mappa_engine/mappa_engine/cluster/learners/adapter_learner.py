@@ -32,7 +32,9 @@ class AdapterLearner:
         self._scorer = LogprobModel(base.model, value_head)
         self._parameters: dict[str, Tensor] = dict(base.adapters.parameters(name))
         if value_head is not None:
-            self._parameters |= {f"{VALUE_HEAD_PREFIX}{key}": one for key, one in value_head.named_parameters()}
+            self._parameters |= {
+                f"{VALUE_HEAD_PREFIX}{key}": parameter for key, parameter in value_head.named_parameters()
+            }
         self._optimiser = Optimiser(self._parameters.items(), train)
 
     def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
@@ -83,8 +85,13 @@ class AdapterLearner:
     def _all_reduce_gradients(self) -> None:
         """Sum gradients over the ranks, in one message."""
         parameters = list(self._parameters.values())
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-        flat = torch.cat([one.flatten() for one in gradients])
+        # A rank whose micro-batches were all dummies may have no gradient of some weights, and takes part all the same.
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
+        ]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
-        for one, part in zip(parameters, torch.split(flat, [one.numel() for one in parameters]), strict=True):
-            one.grad = part.view_as(one)
+        for parameter, part in zip(
+            parameters, torch.split(flat, [parameter.numel() for parameter in parameters]), strict=True
+        ):
+            parameter.grad = part.view_as(parameter)

@@ -60,7 +60,7 @@ class DeepSpeedLearner:
         self._optimiser_stays = "offload_optimizer" in settings["zero_optimization"]
         self._engine, self._optimiser, _, _ = deepspeed.initialize(
             model=scorer,
-            model_parameters=[one for one in scorer.parameters() if one.requires_grad],
+            model_parameters=[parameter for parameter in scorer.parameters() if parameter.requires_grad],
             config=dict(settings),
             dist_init_required=False,
         )
@@ -83,7 +83,7 @@ class DeepSpeedLearner:
         optimiser = self._optimiser
         if self._stage == 0:
             grad_norm = torch.nn.utils.get_total_norm(
-                [one.grad for one in self._trained_weights() if one.grad is not None]
+                [weight.grad for weight in self._trained_weights() if weight.grad is not None]
             )
         elif isinstance(optimiser, BF16_Optimizer):
             grad_norm = torch.nn.utils.get_total_norm(optimiser.get_grads_for_norm()[0])
@@ -120,18 +120,18 @@ class DeepSpeedLearner:
         A tensor is valid until the next one is requested: sharded ones are gathered some at a time.
         """
         self._require_weights()
-        named = order_for_sending(self._scorer.weights().items(), lambda one: _full_bytes(one[1]))
+        named = order_for_sending(self._scorer.weights().items(), lambda item: _full_bytes(item[1]))
         if self._stage != 3:
-            yield from ((name, one.detach()) for name, one in named)
+            yield from ((name, weight.detach()) for name, weight in named)
             return
         for part in _gather_groups(named):
-            with deepspeed.zero.GatheredParameters([one for _, one in part]):
-                yield from ((name, one.detach()) for name, one in part)
+            with deepspeed.zero.GatheredParameters([weight for _, weight in part]):
+                yield from ((name, weight.detach()) for name, weight in part)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the whole float32 master weights of the optimiser, wherever they are."""
-        for name, one in self._scorer.weights().items():
-            yield name, self._gather(one)
+        for name, weight in self._scorer.weights().items():
+            yield name, self._gather(weight)
 
     def moments(self) -> Iterator[tuple[str, Tensor]]:
         """Yield AdamW's whole state as `moment.parameter`, wherever it is; empty before the first step."""
@@ -139,31 +139,32 @@ class DeepSpeedLearner:
         if not any("exp_avg" in state for state in states.values()):
             return
         count = torch.tensor(float(next(state["step"] for state in states.values() if "step" in state)))
-        for name, one in self._scorer.weights().items():
+        for name, weight in self._scorer.weights().items():
             for moment in _MOMENTS:
-                yield f"{moment}.{name}", self._gather(one, moment)
+                yield f"{moment}.{name}", self._gather(weight, moment)
             yield f"step.{name}", count
 
     def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
         """Load what `masters` and `moments` returned, from any number of ranks and any sharding; with all of it on the
         device."""
         self._init_moments()
-        count = max((float(one) for name, one in moments.items() if name.startswith("step.")), default=0.0)
+        count = max((float(moment) for name, moment in moments.items() if name.startswith("step.")), default=0.0)
         for state in self._adam.state.values():
             if "step" in state:
                 state["step"] = torch.full_like(state["step"], count) if torch.is_tensor(state["step"]) else int(count)
         with torch.no_grad():
-            for name, one in self._scorer.weights().items():
-                self._set(one, None, weights[name])
+            for name, weight in self._scorer.weights().items():
+                self._set(weight, None, weights[name])
                 for moment in _MOMENTS:
                     given = moments.get(f"{moment}.{name}")
-                    self._set(one, moment, torch.zeros_like(weights[name]) if given is None else given)
+                    self._set(weight, moment, torch.zeros_like(weights[name]) if given is None else given)
 
     def move(self, presence: Presence) -> None:
         """Bring to the device what `presence` says, and the rest to the host."""
         to_host, to_device = _AWAY[presence] - _AWAY[self._presence], _AWAY[self._presence] - _AWAY[presence]
         if not to_host and not to_device:
             return
+        # Under ZeRO-3 DeepSpeed moves masters and moments only for an optimiser that it compiled itself.
         by_hand = _MASTERS if self._stage == 3 else frozenset()
         if to_host:
             self._engine.offload_states(include=list(to_host - by_hand), pin_memory=self._on_gpu)
@@ -174,12 +175,14 @@ class DeepSpeedLearner:
         elif _MASTERS & (to_host | to_device) and not self._optimiser_stays:
             self._move_masters(torch.device("cpu") if to_host else self.device)
         if to_host and self._on_gpu:
+            # torch would keep the memory for itself, and a sampler in another process needs it.
             torch.cuda.empty_cache()
         self._presence = presence
 
     def _reload(self, states: frozenset[State]) -> None:
         """Bring back what DeepSpeed moved to the host of these states; it knows only how to bring back all."""
         away: set[State] = self._optimiser.offloaded_states
+        # It brings back what it believes to be away, so what is to stay is hidden from it meanwhile.
         others = away - states
         away -= others
         if away:
@@ -251,8 +254,8 @@ class DeepSpeedLearner:
         """Set the gradient to NaN, on every rank that has a part of it."""
         if getattr(self._optimiser, "norm_for_param_grads", None):
             norms = self._optimiser.norm_for_param_grads
-            for one in norms:
-                norms[one] = torch.full((), torch.nan)
+            for parameter in norms:
+                norms[parameter] = torch.full((), torch.nan)
             return
         for gradients in self._optimiser.averaged_gradients.values():
             # The largest one starts with real gradient values; small ones may be padding only.
@@ -331,12 +334,12 @@ def _gather_groups(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[
     """Split parameters, in order, into groups that are gathered together."""
     part: list[tuple[str, torch.nn.Parameter]] = []
     size = 0
-    for name, one in named:
-        own = _full_bytes(one)
+    for name, weight in named:
+        own = _full_bytes(weight)
         if part and size + own > _GATHER_BYTES:
             yield part
             part, size = [], 0
-        part.append((name, one))
+        part.append((name, weight))
         size += own
     if part:
         yield part

@@ -81,10 +81,10 @@ class LearnerGroup:
             for rank, slot in enumerate(slots)
         ]
         started = await asyncio.gather(*starts, return_exceptions=True)
-        self._ranks = [one for one in started if isinstance(one, Actor)]
-        for one in started:
-            if isinstance(one, BaseException):
-                raise one
+        self._ranks = [result for result in started if isinstance(result, Actor)]
+        for result in started:
+            if isinstance(result, BaseException):
+                raise result
         rendezvous = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
         await self._call_all("open", rendezvous, deadline_s=deadline_s, what="load its policies")
 
@@ -95,13 +95,13 @@ class LearnerGroup:
 
     def processes(self) -> tuple[Process, ...]:
         """Return the processes of the ranks."""
-        return tuple(one.process for one in self._ranks if one.process is not None)
+        return tuple(rank.process for rank in self._ranks if rank.process is not None)
 
     async def score(self, experience: Any) -> list[TokenScores]:
         """Score the rows of the group's policies with learners and references; returns the parts of all ranks.
         `experience` is a scored or unscored Experience or, better, its reference from `RayActors.put`."""
         shares = await self._call_all("score", experience, what="score an experience")
-        return [one for share in shares for one in share]
+        return [scores for share in shares for scores in share]
 
     async def update(
         self, experience: Any, advantages: Any, loss: Loss, progress: float
@@ -125,10 +125,12 @@ class LearnerGroup:
         first, *others = self._ranks
         deadline_s = self._config.options.sync_s
         what = f"hand on the weights of {policy!r}"
+        # An actor runs its calls in order, so the first bucket is filled without another round trip.
         starting = [first.call("begin_send", policy, version), first.call("next_bucket_reference")]
-        following = [one.call("follow_send", policy) for one in others]
+        following = [rank.call("follow_send", policy) for rank in others]
         _, wrapped = await self._wait_for(starting, deadline_s, what)
         while wrapped is not None:
+            # Filled while the caller hands on the one before.
             coming = first.call("next_bucket_reference")
             yield wrapped[0]
             wrapped = await self._wait_for(coming, deadline_s, what)
@@ -146,7 +148,7 @@ class LearnerGroup:
     async def connect(
         self, policy: str, transport: vllm_transfer.GpuTransport, engines: Sequence[Any], workers: Sequence[int]
     ) -> None:
-        """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs. Untested."""
+        """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs."""
         deadline_s = self._config.options.sync_s
         free = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
         rendezvous = vllm_transfer.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
@@ -154,7 +156,7 @@ class LearnerGroup:
         await self._call_all("connect", policy, transport, rendezvous, tuple(engines), deadline_s=deadline_s, what=what)
 
     async def transfer(self, policy: str, version: int) -> SentWeights:
-        """Send a policy's weights from GPU to GPU, to all connected engines. Untested."""
+        """Send a policy's weights from GPU to GPU, to all connected engines."""
         deadline_s = self._config.options.sync_s
         sent = await self._call_all("transfer", policy, version, deadline_s=deadline_s, what=f"send {policy!r}")
         first: SentWeights = sent[0]
@@ -189,11 +191,11 @@ class LearnerGroup:
     async def close(self) -> None:
         """End all ranks."""
         ranks, self._ranks = self._ranks, []
-        await asyncio.gather(*(self._ray_actors.end(one) for one in ranks))
+        await asyncio.gather(*(self._ray_actors.end(rank) for rank in ranks))
 
     async def _call_all(self, method: str, *args: Any, what: str, deadline_s: float | None = None) -> list[Any]:
         """Call all ranks at once; returns their results in order."""
-        calls = [one.call(method, *args) for one in self._ranks]
+        calls = [rank.call(method, *args) for rank in self._ranks]
         results: list[Any] = await self._wait_for(calls, deadline_s or self._config.options.call_s, what)
         return results
 
@@ -211,9 +213,9 @@ class LearnerGroup:
     async def _lost_rank(self) -> EngineLost | None:
         """Return the error of a lost rank, if there is one: it explains failures of others."""
         for _ in range(int(_GRACE_S / 0.1)):
-            for one in self._ranks:
-                if one.failure is not None:
-                    return type(one.failure)(str(one.failure), actor=one.name)
+            for rank in self._ranks:
+                if rank.failure is not None:
+                    return type(rank.failure)(str(rank.failure), actor=rank.name)
             await asyncio.sleep(0.1)
         return None
 

@@ -26,9 +26,9 @@ def new_rendezvous() -> Rendezvous:
     import ray
 
     host = ray.util.get_node_ip_address()
-    with socket.socket() as one:
-        one.bind((host, 0))
-        return Rendezvous(host=host, port=one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        return Rendezvous(host=host, port=listener.getsockname()[1])
 
 
 def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bool, timeout_s: float) -> None:
@@ -65,7 +65,7 @@ def _interface_of_this_node() -> str | None:
 
     address = ray.util.get_node_ip_address()
     return next(
-        (name for name, own in psutil.net_if_addrs().items() if any(one.address == address for one in own)), None
+        (name for name, own in psutil.net_if_addrs().items() if any(entry.address == address for entry in own)), None
     )
 
 
@@ -88,6 +88,6 @@ def all_reduce_sums(sums: Mapping[str, float]) -> dict[str, float]:
     torch.distributed.all_gather_object(parts, dict(sums))
     total: dict[str, float] = defaultdict(float)
     for part in parts:
-        for name, one in part.items():
-            total[name] += one
+        for name, value in part.items():
+            total[name] += value
     return dict(total)

@@ -89,7 +89,7 @@ class LearnerRank:
         for model in dict.fromkeys(spec.model for spec in config.specs):
             dtype = getattr(torch, config.dtype)
             self._bases[model] = FrozenModel(model, dtype=dtype, device=self._device, layout=self._layout)
-        for spec in sorted(config.specs, key=lambda one: one.kind == "lora"):  # copies come before adapters
+        for spec in sorted(config.specs, key=lambda spec: spec.kind == "lora"):  # copies come before adapters
             self._learners[spec.name] = (
                 self._new_adapter_learner(spec) if spec.lora is not None else self._new_full_learner(spec)
             )
@@ -123,10 +123,10 @@ class LearnerRank:
     @torch.no_grad()
     def _load_start_weights(self, spec: PolicySpec, own: Mapping[str, Tensor]) -> None:
         """Record the shapes of a policy's tensors, and load its start weights if it has any."""
-        self._shapes[spec.name] = {name: tuple(one.shape) for name, one in own.items()}
+        self._shapes[spec.name] = {name: tuple(weight.shape) for name, weight in own.items()}
         if spec.start is not None:
-            for name, one in load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model).items():
-                own[name].copy_(one)
+            for name, weight in load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model).items():
+                own[name].copy_(weight)
 
     def score(self, experience: Experience) -> list[TokenScores]:
         """Score this rank's part of the experience with the group's learners and their references."""
@@ -151,7 +151,7 @@ class LearnerRank:
     ) -> dict[str, dict[str, float]]:
         """Take the optimiser steps of one iteration; returns metrics by policy, over all ranks."""
         metrics = {}
-        for name in (one for one in experience.policies if one in self._learners):
+        for name in (name for name in experience.policies if name in self._learners):
             with self._computing(name, Presence.ALL) as learner:
                 update = PolicyUpdate(learner, experience, advantages, loss, self._config.train, layout=self._layout)
                 metrics[name] = update.run(progress, seed=self._config.seed)
@@ -164,14 +164,14 @@ class LearnerRank:
         results: list[Float32] = []
         with self._computing(policy, Presence.WEIGHTS) as learner:
             for group in self._probe_batches(sequences):
-                batch = _all_tokens_batch([sequences[one] for one in group], self._device)
+                batch = _all_tokens_batch([sequences[index] for index in group], self._device)
                 logprobs = learner.forward(batch).logprobs.float().cpu().numpy()
-                results += np.split(logprobs, np.cumsum([len(sequences[one]) - 1 for one in group])[:-1])
+                results += np.split(logprobs, np.cumsum([len(sequences[index]) - 1 for index in group])[:-1])
         return results
 
     def _probe_batches(self, sequences: Sequence[Int32]) -> list[list[int]]:
         """Split sequences, in order, into micro-batches; returns their indices."""
-        max_sequences = max(1, self._layout.tokens // max(len(one) for one in sequences))
+        max_sequences = max(1, self._layout.tokens // max(len(sequence) for sequence in sequences))
         return [
             list(range(start, min(start + max_sequences, len(sequences))))
             for start in range(0, len(sequences), max_sequences)
@@ -180,7 +180,8 @@ class LearnerRank:
     def begin_send(self, policy: str, version: int) -> None:
         """Start to send a policy's weights: the caller then takes buckets from rank 0 until there is none, while the
         other ranks run `follow_send`."""
-        self._sender = None  # ends one that broke off
+        # The generator of a send that broke off holds the learner's weights on the device until it is dropped.
+        self._sender = None
         self._sender = BucketSender(policy, version, self._weights(policy))
 
     def next_bucket(self) -> Bucket | None:
@@ -211,7 +212,7 @@ class LearnerRank:
         rendezvous: vllm_transfer.TransferRendezvous,
         engines: Sequence[Any],
     ) -> None:
-        """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU. Untested."""
+        """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU."""
         dtype = getattr(torch, self._config.dtype)
         shapes = self._shapes[policy].items()
         metas = [
@@ -219,7 +220,7 @@ class LearnerRank:
             for name, shape in shapes
             if not name.startswith(VALUE_HEAD_PREFIX)
         ]
-        metas = order_for_sending(metas, lambda one: one.bytes)
+        metas = order_for_sending(metas, lambda meta: meta.bytes)
         self._gpu_senders[policy] = vllm_transfer.GpuSender(
             transport,
             policy,
@@ -230,7 +231,7 @@ class LearnerRank:
         )
 
     def transfer(self, policy: str, version: int) -> SentWeights:
-        """Send a policy's weights to the connected engines. Untested."""
+        """Send a policy's weights to the connected engines."""
         return self._gpu_senders[policy].send(version)
 
     def save(self, folder: Path, versions: Mapping[str, int], dtype: str = "float32") -> None:
@@ -280,6 +281,7 @@ class LearnerRank:
         if policy not in self._learners:
             raise EngineError(f"the learners have no policy {policy!r}, only {sorted(self._learners)}")
         learner = self._learners[policy]
+        # Never less than the group has on the device: another call would bring it back.
         learner.move(max(presence, self._presence))
         try:
             yield learner
@@ -312,7 +314,9 @@ class LearnerRank:
 def _all_tokens_batch(sequences: Sequence[Int32], device: torch.device) -> MicroBatch:
     """Build a micro-batch that predicts every token after the first of each sequence."""
     ids = pad_right(sequences, device)
-    places = [torch.arange(len(one) - 1, device=device) + row * ids.shape[1] for row, one in enumerate(sequences)]
+    places = [
+        torch.arange(len(sequence) - 1, device=device) + row * ids.shape[1] for row, sequence in enumerate(sequences)
+    ]
     predicting = torch.cat(places)
     return MicroBatch(
         ids=ids,

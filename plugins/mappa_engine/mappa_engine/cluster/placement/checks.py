@@ -1,4 +1,4 @@
-"""Checks of options and models before a placement is searched."""
+"""Checks of options and models before anything is placed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mappa_core import ConfigError
 from mappa_core.engine import PolicySpec
-from mappa_engine.cluster.placement.candidates import PolicyUnit
+from mappa_engine.cluster.placement.layouts import ServedModel
 from mappa_engine.cluster.placement.memory import MemoryInputs
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import ModelShape
@@ -68,7 +68,7 @@ def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) ->
 
 def check_transport(policies: Sequence[PolicySpec], options: ClusterOptions, *, gpu: bool, learning: bool) -> None:
     """Raise ConfigError where full weights would not reach an engine; adapters and frozen models are read as files."""
-    if not any(one.kind == "full" for one in policies):
+    if not any(policy.kind == "full" for policy in policies):
         return
     pieces, chosen = f"engine.options.tensor_parallel={options.tensor_parallel}", options.transport
     if options.tensor_parallel > 1 and not learning:
@@ -93,7 +93,7 @@ def check_transport(policies: Sequence[PolicySpec], options: ClusterOptions, *, 
         )
 
 
-def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
+def check_windows(inputs: MemoryInputs, pools: Sequence[ServedModel]) -> None:
     """Raise ConfigError where an engine could not hold one request, or cannot be split by tensor parallelism."""
     options = inputs.options
     for pool in pools:
@@ -120,13 +120,13 @@ def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
             )
 
 
-def window_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
+def window_cache_mb(inputs: MemoryInputs, pools: Sequence[ServedModel]) -> int:
     """Return the MB of keys and values that one request of full length takes, of the model that takes most."""
     shapes = [inputs.shapes[pool.model] for pool in pools]
     return max(_cache_mb(inputs, shape, inputs.window(shape)) for shape in shapes)
 
 
-def max_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
+def max_cache_mb(inputs: MemoryInputs, pools: Sequence[ServedModel]) -> int:
     """Return the MB of keys and values beyond which an engine has no use for more: all requests at full length."""
     return inputs.options.max_batch * window_cache_mb(inputs, pools)
 

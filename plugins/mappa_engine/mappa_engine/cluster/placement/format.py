@@ -101,17 +101,17 @@ def placement_json(placement: Placement) -> dict[str, Any]:
         "device": placement.device,
         "dtype": placement.dtype,
         "learners": [
-            {"name": one.name, "policies": one.policies, "slots": _names(placement, one.slots)}
-            for one in placement.groups
+            {"name": group.name, "policies": group.policies, "slots": _names(placement, group.slots)}
+            for group in placement.groups
         ],
         "samplers": [
             {
-                "name": one.name,
-                "model": one.model,
-                "policies": one.policies,
-                "engines": [_names(placement, engine) for engine in one.engines],
+                "name": pool.name,
+                "model": pool.model,
+                "policies": pool.policies,
+                "engines": [_names(placement, engine) for engine in pool.engines],
             }
-            for one in placement.pools
+            for pool in placement.pools
         ],
         "slots": {
             str(slot): {

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_engine.cluster.placement.candidates import GroupPlacement, PoolPlacement
+from mappa_engine.cluster.placement.layouts import GroupPlacement, PoolPlacement
 from mappa_engine.cluster.placement.memory import PHASES, MemoryLoad, Phase
 from mappa_engine.cluster.placement.resources import Device, DeviceSlot, usable_bytes
 from mappa_engine.options import PlacedOptions

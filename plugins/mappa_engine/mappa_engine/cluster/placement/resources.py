@@ -63,16 +63,22 @@ class Resources:
         """
         hosts = [node.host for node in self.nodes]
         if len(set(hosts)) < len(hosts):
-            raise ConfigError(f"two nodes of the cluster have one name: {', '.join(hosts)}")
+            raise ConfigError(
+                f"two nodes of the cluster have one name: {', '.join(hosts)}. Give each an address of its own."
+            )
         slots = [slot for node in self.nodes for slot in _slots_of(node, self.device)]
         if not slots:
-            raise ConfigError("the cluster has neither GPUs nor CPUs")
+            raise ConfigError(
+                "the cluster has neither GPUs nor CPUs: start Ray with --num-cpus or --num-gpus, or plan with --gpus"
+            )
         if self.device == "gpu" and any(not slot.size for slot in slots):
-            raise ConfigError("the memory of the cluster's GPUs is not known")
+            raise ConfigError("the memory of the cluster's GPUs is not known: give it to a plan by --gpu-memory, in GB")
         return tuple(slots)
 
 
 def _slots_of(node: Machine, device: Device) -> Sequence[DeviceSlot]:
     if device == "gpu":
-        return [DeviceSlot(host=node.host, device=device, number=one, size=node.gpu_bytes) for one in range(node.gpus)]
-    return [DeviceSlot(host=node.host, device=device, number=one) for one in range(node.cpus)]
+        return [
+            DeviceSlot(host=node.host, device=device, number=number, size=node.gpu_bytes) for number in range(node.gpus)
+        ]
+    return [DeviceSlot(host=node.host, device=device, number=number) for number in range(node.cpus)]

@@ -48,8 +48,8 @@ class SamplerPool:
         room: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self.engines = tuple(
-            RemoteEngine(f"sampler-{name}-{index}", ray_actors, config, one, deadlines)
-            for index, one in enumerate(resources)
+            RemoteEngine(f"sampler-{name}-{index}", ray_actors, config, engine_resources, deadlines)
+            for index, engine_resources in enumerate(resources)
         )
         self._config = config
         self._full = full
@@ -83,8 +83,8 @@ class SamplerPool:
     async def close(self) -> None:
         """End all engines. Pending requests get an error."""
         self._failure = self._failure or EngineError("the engine was closed")
-        for pump in self._pollers:
-            pump.cancel()
+        for poller in self._pollers:
+            poller.cancel()
         for engine in self.engines:
             engine.fail_pending(self._failure)
             await engine.end()
@@ -117,14 +117,14 @@ class SamplerPool:
                     await engine.restart()
 
     def _send(self) -> None:
-        wave, self._wave = [one for one in self._wave if not one.answer.done()], []
+        wave, self._wave = [pending for pending in self._wave if not pending.answer.done()], []
         if self._failure is not None:
             for pending in wave:
                 pending.answer.set_exception(self._failure)
             return
         parts: dict[int, list[PendingRequest]] = defaultdict(list)
         loads = self._loads()
-        keys = {policy: self._weights_key(policy) for policy in {one.request.policy for one in wave}}
+        keys = {policy: self._weights_key(policy) for policy in {pending.request.policy for pending in wave}}
         for number, pending in enumerate(wave):
             request, index = pending.request, number % len(self.engines)
             if not self._config.isolate_waves:
@@ -159,7 +159,7 @@ class SamplerPool:
             try:
                 await self._recover(engine)
                 settled = await engine.poll()
-                keys = {policy: self._weights_key(policy) for policy in {one.request.policy for one in settled}}
+                keys = {policy: self._weights_key(policy) for policy in {pending.request.policy for pending in settled}}
                 for pending in settled:
                     failed_attempts = 0
                     self._record_result(engine, pending, keys[pending.request.policy])

@@ -137,8 +137,9 @@ class RemoteEngine:
         await self.start(paused=True)
         self.stale = True
         self.restarts += 1
-        for _, wave in itertools.groupby(self._pending.values(), key=lambda one: one.wave):
-            self._send(tuple(one.request for one in wave))
+        # In their former waves, as the results of a wave may depend on which requests were in it.
+        for _, wave in itertools.groupby(self._pending.values(), key=lambda pending: pending.wave):
+            self._send(tuple(pending.request for pending in wave))
 
     async def end(self) -> None:
         """Kill the actor, if there is one."""
@@ -146,21 +147,21 @@ class RemoteEngine:
             await self._ray_actors.end(self._actor)
             self._actor = None
 
-    def submit(self, pending: Sequence[PendingRequest]) -> None:
+    def submit(self, wave: Sequence[PendingRequest]) -> None:
         """Submit requests as one wave; their futures get the results."""
         self._waves += 1
-        for one in pending:
-            one.wave, one.started_at = self._waves, self.polled_s
-            self._pending[one.request.id] = one
-            self.load += one.cost
+        for pending in wave:
+            pending.wave, pending.started_at = self._waves, self.polled_s
+            self._pending[pending.request.id] = pending
+            self.load += pending.cost
         if self.lost is None:
-            self._send(tuple(one.request for one in pending))
+            self._send(tuple(pending.request for pending in wave))
 
     def abort(self, request: GenerationRequest) -> None:
         """Drop a request whose result is not needed any more."""
-        one = self._pending.pop(request.id, None)
-        if one is not None:
-            self.load -= one.cost
+        pending = self._pending.pop(request.id, None)
+        if pending is not None:
+            self.load -= pending.cost
             if self.lost is None:
                 self.actor.call("abort", request.id)
 
@@ -170,15 +171,15 @@ class RemoteEngine:
         begun, patience_s = time.monotonic(), POLL_S + HANG_S
         answers = await self._call("take_results", POLL_S, what="answer", deadline_s=patience_s)
         self.polled_s += min(time.monotonic() - begun, patience_s)
-        settled = [one for one in map(self._resolve, answers) if one is not None]
+        settled = [pending for pending in map(self._resolve, answers) if pending is not None]
         self._check_deadlines()
         return settled
 
     def fail_pending(self, error: BaseException) -> None:
         """Fail all pending requests."""
-        for one in self._pending.values():
-            if not one.answer.done():
-                one.answer.set_exception(error)
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
         self._pending.clear()
         self.load = 0
 
@@ -249,28 +250,28 @@ class RemoteEngine:
                 self.actor.call("submit", *wave)
 
     def _resolve(self, answer: RequestResult) -> PendingRequest | None:
-        one = self._pending.pop(answer.id, None)
-        if one is None:
+        pending = self._pending.pop(answer.id, None)
+        if pending is None:
             return None
-        self.load -= one.cost
-        if not one.answer.done():
+        self.load -= pending.cost
+        if not pending.answer.done():
             if answer.generation is None:
-                one.answer.set_exception(EngineError(f"{self.actor} refused a request: {answer.error}"))
+                pending.answer.set_exception(EngineError(f"{self.actor} refused a request: {answer.error}"))
             else:
-                one.answer.set_result(answer.generation)
-        return one
+                pending.answer.set_result(answer.generation)
+        return pending
 
     def _check_deadlines(self) -> None:
         limit = self._deadlines.call_s
-        oldest = next((one.started_at for one in self._pending.values()), math.inf)  # they are in order
+        oldest = next((pending.started_at for pending in self._pending.values()), math.inf)  # they are in order
         if not self.paused and self.polled_s - oldest > limit:
             message = f"{self.actor} did not finish an action within {limit:g} s (engine.options.call_s)"
             self.lost = ActorTimeout(message, actor=self.name)
             raise self.lost
 
     def _reset_deadlines(self) -> None:
-        for one in self._pending.values():
-            one.started_at = self.polled_s
+        for pending in self._pending.values():
+            pending.started_at = self.polled_s
 
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}

@@ -49,7 +49,7 @@ class Router:
             if holders is not None:
                 if not holders:
                     return
-                engine = min(holders, key=lambda one: (loads[one], one))
+                engine = min(holders, key=lambda holder: (loads[holder], holder))
             yield engine, float(loads[engine]), BLOCK_TOKENS * number
 
     def record_prefix(self, engine: int, weights: str, tokens: Int32) -> None:

@@ -18,25 +18,25 @@ class ClusterSampler:
     """Samples actions of one policy; any number of concurrent `sample` calls is allowed."""
 
     def __init__(
-        self, policy: str, reading: ModelInfo, pool: SamplerPool, *, window: int, template_kwargs: Mapping[str, Any]
+        self, policy: str, model: ModelInfo, pool: SamplerPool, *, window: int, template_kwargs: Mapping[str, Any]
     ) -> None:
         self._policy = policy
-        self._reading = reading
+        self._model = model
         self._pool = pool
         self._window = window
         self._template_kwargs = template_kwargs
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
         """Render prompt tokens (P,) with the model's chat template."""
-        return self._reading.chat.render(messages, tools, self._template_kwargs)
+        return self._model.chat.render(messages, tools, self._template_kwargs)
 
     def reply(self, completion: Completion) -> Message:
         """Convert a completion to an assistant message, with reasoning text separated and native tool calls parsed."""
-        return self._reading.chat.reply(completion)
+        return self._model.chat.reply(completion)
 
     def encode(self, text: str) -> Int32 | None:
         """Encode `text` as an action, with its stop token; None where the tokens would not decode to exactly `text`."""
-        return self._reading.chat.encode(text, self._reading.stops)
+        return self._model.chat.encode(text, self._model.stops)
 
     async def sample(self, prompt: Int32, sampling: Sampling) -> Completion:
         """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window, ConfigError where vLLM
@@ -44,13 +44,13 @@ class ClusterSampler:
 
         At temperature 0 the most likely token is taken, and log-probabilities are those of temperature 1.
         """
-        check_request(prompt, sampling, model_name=self._reading.model_name, window=self._window)
+        check_request(prompt, sampling, model_name=self._model.model_name, window=self._window)
         check_sampling(sampling)
-        stops = self._reading.stops
+        stops = self._model.stops
         generation = await self._pool.sample(self._policy, prompt, sampling, stops)
         tokens = generation.tokens.tolist()
         return Completion(
-            text=self._reading.chat.decode(tokens[:-1] if generation.finish == "stop" else tokens),
+            text=self._model.chat.decode(tokens[:-1] if generation.finish == "stop" else tokens),
             prompt_tokens=prompt,
             tokens=generation.tokens,
             logprobs=generation.logprobs,

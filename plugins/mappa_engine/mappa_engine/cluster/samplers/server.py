@@ -105,8 +105,9 @@ class SamplerServer:
         self._current_queue().put(bucket)
 
     def transfer(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Run one of vLLM's calls of a transfer from GPU to GPU, while paused. Untested on a GPU."""
+        """Run one of vLLM's calls of a transfer from GPU to GPU, while paused."""
         if method == START_UPDATE:
+            # Set before anything is changed, and again only by a complete load: until then the engine gives no tokens.
             self._is_complete = False
             self._step_loop.run(self._vllm.discard_partial_load)
         self._step_loop.run(self._gpu_receiver.handle_call, method, arguments)
@@ -187,7 +188,7 @@ class SamplerServer:
 
     def _current_queue(self) -> BucketQueue:
         if self._queue is None:
-            raise EngineError("weights came that no `begin` had announced")
+            raise EngineError("a bucket of weights came before `begin_load`, or after the load had ended")
         return self._queue
 
     def _check_complete(self) -> None:

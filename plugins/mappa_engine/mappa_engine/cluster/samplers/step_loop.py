@@ -72,6 +72,7 @@ class StepLoop:
         while True:
             with self._condition:
                 self._condition.wait_for(self._has_work)
+                # A job comes before the next step: a pause must not wait for actions to end.
                 job = self._jobs.popleft() if self._jobs else None
             if job is not None:
                 _run(*job)
@@ -140,8 +141,9 @@ class StepLoop:
         """Abort requests whose results are not needed any more. Run as a job."""
         gone = set(ids)
         with self._condition:
-            self._waves = deque(tuple(one for one in wave if one.id not in gone) for wave in self._waves)
+            self._waves = deque(tuple(request for request in wave if request.id not in gone) for wave in self._waves)
         if self.paused:
+            # The scheduler has put suspended requests aside and would not find them; `resume` aborts them.
             self._aborted |= gone & self._active_ids
         else:
             self._engine.abort(sorted(gone & self._active_ids))
@@ -149,7 +151,9 @@ class StepLoop:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise EngineError(f"vLLM failed: {self._failure!r}") from self._failure
+            raise EngineError(
+                f"vLLM failed in a step, and the engine computes nothing any more: {self._failure!r}"
+            ) from self._failure
 
     def _has_work(self) -> bool:
         return bool(self._jobs or self._scorings or (self._waves and not self.paused) or self._engine.active)
@@ -157,12 +161,12 @@ class StepLoop:
     def _step(self) -> None:
         self._add_waiting()
         generations, scored = self._engine.step()
-        answers = [RequestResult(id=key, generation=one) for key, one in generations]
+        answers = [RequestResult(id=key, generation=generation) for key, generation in generations]
         for key, logprobs in scored:
             scoring, index = self._scored.pop(key)
             scoring.logprobs[index] = logprobs
             if len(scoring.logprobs) == len(scoring.sequences):
-                scoring.done.set_result([scoring.logprobs[one] for one in range(len(scoring.sequences))])
+                scoring.done.set_result([scoring.logprobs[index] for index in range(len(scoring.sequences))])
         self._deliver(answers)
 
     def _add_waiting(self) -> None:
@@ -176,6 +180,7 @@ class StepLoop:
             if not self._apart:
                 self._waves.clear()
         if self._apart and waves:
+            # What is cached changes how a prompt is split into steps, and so the last digits of its results.
             self._engine.reset_prefix_cache()
         for wave in waves:
             self._add_wave(wave)
@@ -201,9 +206,10 @@ class StepLoop:
             scoring.done.set_exception(error)
 
     def _deliver(self, answers: list[RequestResult]) -> None:
-        self._active_ids.difference_update(one.id for one in answers)
+        self._active_ids.difference_update(answer.id for answer in answers)
         if self._apart:
             self._finished_in_wave += answers
+            # Results that came one by one would let the driver's next wave depend on when it looked.
             if self._active_ids:
                 return
             answers, self._finished_in_wave = self._finished_in_wave, []
@@ -218,7 +224,8 @@ class StepLoop:
             waiting: list[Future[Any]] = [future for future, _ in self._jobs]
             self._condition.notify_all()
         waiting += [
-            scoring.done for scoring in (*self._scorings, *dict.fromkeys(one for one, _ in self._scored.values()))
+            scoring.done
+            for scoring in (*self._scorings, *dict.fromkeys(scoring for scoring, _ in self._scored.values()))
         ]
         for future in waiting:
             future.set_exception(error)

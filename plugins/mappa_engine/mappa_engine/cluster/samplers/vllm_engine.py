@@ -168,7 +168,7 @@ class VllmEngine:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; no request may be running."""
         if not self._engine.reset_prefix_cache():
-            raise EngineError("vLLM kept its prefix cache, which is of other weights")
+            raise EngineError("vLLM kept its prefix cache, which is of other weights: a request was still running")
 
     def reload_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load all weights, by the names and shapes of the model's checkpoint, in the order of its layers."""
@@ -208,11 +208,11 @@ class VllmEngine:
     def drop_unused_adapters(self) -> list[str]:
         """Remove old adapters that no request uses any more; returns their folders."""
         used = {id(adapter) for _, adapter, _ in self._started.values()}
-        idle = [one for one in self._retired if id(one) not in used]
+        idle = [adapter for adapter in self._retired if id(adapter) not in used]
         for adapter in idle:
             self._engine.remove_lora(adapter.lora.lora_int_id)
             self._retired.remove(adapter)
-        return [one.lora.lora_path for one in idle]
+        return [adapter.lora.lora_path for adapter in idle]
 
     def _find_adapter(self, policy: str, version: int) -> _Adapter:
         for known in (self._staged, self._adapters):
@@ -221,15 +221,15 @@ class VllmEngine:
         raise EngineError(f"the engine has no version {version} of the adapter of policy {policy!r}")
 
     def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Call a method of all workers, for transfers from GPU to GPU. Untested on a GPU."""
+        """Call a method of all workers, for transfers from GPU to GPU."""
         self._engine.collective_rpc(method, kwargs=dict(arguments))
 
     def sleep(self) -> None:
-        """Free the GPU memory of weights and KV cache. Untested on a GPU."""
+        """Free the GPU memory of weights and KV cache."""
         self._engine.sleep(level=1 if self._config.adapter_policies else 2, mode="keep")
 
     def wake(self, tag: str) -> None:
-        """Allocate GPU memory again for `tag`, weights or kv_cache. Untested on a GPU."""
+        """Allocate GPU memory again for `tag`, weights or kv_cache."""
         self._engine.wake_up([tag])
 
 
@@ -246,7 +246,7 @@ def _engine_args(config: SamplerConfig) -> EngineArgs:
     gpu = config.device == "cuda"
     adapters: dict[str, Any] = {}
     if config.adapter_policies:
-        rank = next((one for one in _LORA_RANKS if one >= config.lora_rank), None)
+        rank = next((rank for rank in _LORA_RANKS if rank >= config.lora_rank), None)
         if rank is None:
             raise ConfigError(f"an adapter of rank {config.lora_rank} is larger than the {_LORA_RANKS[-1]} of vLLM")
         adapters = {

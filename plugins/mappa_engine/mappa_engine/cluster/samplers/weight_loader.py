@@ -53,7 +53,7 @@ class BucketQueue:
         while (arrival := self._queue.get()) is not None:
             yield arrival
         if self._cancelled:
-            raise EngineError("weights were not sent to their end")
+            raise EngineError("a load of weights was finished, or cancelled, before all of them had been sent")
 
     def _put(self, arrival: ReceivedBucket | None) -> None:
         while not self.outcome.done():

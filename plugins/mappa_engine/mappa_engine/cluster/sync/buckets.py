@@ -38,7 +38,7 @@ class Bucket:
     @property
     def bytes(self) -> int:
         """Size of the tensors."""
-        return sum(one.nbytes for one in self.data)
+        return sum(array.nbytes for array in self.data)
 
 
 def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
@@ -61,9 +61,9 @@ def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTE
 
 def _bucket(held: Iterable[NamedTensor]) -> Bucket:
     names, tensors = zip(*held, strict=True)
-    dtypes = tuple(str(one.dtype).removeprefix("torch.") for one in tensors)
-    shapes = tuple(tuple(one.shape) for one in tensors)
-    data = tuple(one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for one in tensors)
+    dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+    data = tuple(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for tensor in tensors)
     return Bucket(names=names, dtypes=dtypes, shapes=shapes, data=data, checksums=_checksums(data, dtypes, shapes))
 
 
@@ -107,16 +107,17 @@ class ReceivedTensors:
         """Yield every tensor with its name, tied ones under both names."""
         for arrival in arrivals:
             for (name, tensor), checksum in zip(bucket_tensors(arrival.bucket), arrival.checksums, strict=True):
-                for one in (name, *([self._tied[name]] if name in self._tied else [])):
-                    self.names.append(one)
+                for loaded in (name, *([self._tied[name]] if name in self._tied else [])):
+                    self.names.append(loaded)
                     self.checksums.append(checksum)
-                    yield one, tensor
+                    yield loaded, tensor
 
 
 def _checksums(data: Iterable[Bytes], dtypes: Iterable[str], shapes: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
     checksums = []
-    for one, dtype, shape in zip(data, dtypes, shapes, strict=True):
+    for array, dtype, shape in zip(data, dtypes, shapes, strict=True):
+        # Of equal bytes, another dtype or shape is another tensor.
         digest = xxhash.xxh3_128(f"{dtype}{shape}".encode())
-        digest.update(one.data)
+        digest.update(array.data)
         checksums.append(digest.hexdigest())
     return tuple(checksums)

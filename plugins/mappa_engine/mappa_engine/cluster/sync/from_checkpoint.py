@@ -50,7 +50,7 @@ class CheckpointWeights:
 
     def _tensors(self, policy: str) -> Iterator[NamedTensor]:
         with StoredTensors(self._folders[policy] / WEIGHTS_FILE) as stored:
-            for name in sorted(stored):
+            for name in sorted(stored):  # layers together: vLLM keeps what it has of a layer until all is there
                 if not name.startswith(VALUE_HEAD_PREFIX):
                     yield name, stored[name] if policy in self._adapters else stored[name].to(self._dtype)
 

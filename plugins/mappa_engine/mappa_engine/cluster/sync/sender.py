@@ -15,12 +15,12 @@ T = TypeVar("T")
 def order_for_sending(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
     """Sort tensors for sending: keep their order, but move those larger than a bucket to the middle, so that filling
     and loading a large one overlap with the tensors before and after it. `size` in bytes."""
-    known = [(one, size(one)) for one in tensors]
-    large = [one for one, size in known if size > BUCKET_BYTES]
-    small = [(one, size) for one, size in known if size <= BUCKET_BYTES]
+    known = [(tensor, size(tensor)) for tensor in tensors]
+    large = [tensor for tensor, size in known if size > BUCKET_BYTES]
+    small = [(tensor, size) for tensor, size in known if size <= BUCKET_BYTES]
     ends = list(accumulate(size for _, size in small))
     half = sum(2 * end <= ends[-1] for end in ends)
-    others = [one for one, _ in small]
+    others = [tensor for tensor, _ in small]
     return [*others[:half], *large, *others[half:]]
 
 

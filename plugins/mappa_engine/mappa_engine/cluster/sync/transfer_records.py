@@ -64,9 +64,9 @@ def check_received(sent: SentWeights, received: ReceivedWeights, tied: Mapping[s
     """
     where = f"policy {sent.policy!r}, version {sent.version}, engine {engine!r}"
     wanted = [
-        (one, checksum)
+        (loaded, checksum)
         for name, checksum in zip(sent.names, sent.checksums, strict=True)
-        for one in (name, *([tied[name]] if name in tied else []))
+        for loaded in (name, *([tied[name]] if name in tied else []))
     ]
     arrived = list(zip(received.names, received.checksums, strict=True))
     for index, (expected, actual) in enumerate(zip_longest(wanted, arrived)):

@@ -1,7 +1,7 @@
 """Weight transfer from GPU to GPU by vLLM: `nccl` where learners and samplers have separate GPUs, `ipc` where they
 share them.
 
-Untested on a GPU: tests cover the order of calls and the computations here, not vLLM's transfer of the bytes. There are
+`ipc` ran on one GPU, `nccl` on none: tests cover the order of calls and the computations here, not the bytes. There are
 no checksums, as no bytes pass through host memory: names and the probe are verified.
 """
 
@@ -120,7 +120,7 @@ def make_engine_caller(engines: Sequence[Any], deadline_s: float) -> CallEngines
 
     def call(method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
         calls, context = zip(engines, arguments, strict=True), get_contextvars()
-        ray.get([one.invoke.remote(context, "transfer", method, own) for one, own in calls], timeout=deadline_s)
+        ray.get([engine.invoke.remote(context, "transfer", method, own) for engine, own in calls], timeout=deadline_s)
 
     return call
 

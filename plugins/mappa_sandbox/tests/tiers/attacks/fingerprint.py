@@ -28,7 +28,7 @@ state = {
     "limits": [resource.getrlimit(number) for number in range(9) if number != resource.RLIMIT_NPROC],
     "locale": locale.setlocale(locale.LC_ALL),
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-    "meta path": [str(type(one)) for one in sys.meta_path],
+    "meta path": [str(type(finder)) for finder in sys.meta_path],
     "modules": sorted(sys.modules),
     "nice": os.nice(0),
     "path": sys.path,

@@ -69,7 +69,7 @@ NUMBERS = {  # system call -> (x86_64, aarch64)
 def syscall(name, *arguments):
     """Make a system call past the C library; OSError where the kernel refuses."""
     number = NUMBERS[name][0 if X86 else 1]
-    wide = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    wide = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     result = LIBC.syscall(ctypes.c_long(number), *wide)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)

@@ -1,1 +1,0 @@
-"""A team of two small models: their prompts decide what they can say, and their weights what they do say."""
