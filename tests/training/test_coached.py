@@ -7,7 +7,7 @@ import pytest
 from mappa.cli.console import Console
 from mappa.cli.progress import LineProgress
 from mappa.runs import RunReader
-from mappa.session.builder import overridden_settings
+from mappa.session.config_problems import overridden_settings
 from mappa.store.checkpoint import Checkpoints
 from mappa.training import Run
 from mappa.training.listener import Listener
