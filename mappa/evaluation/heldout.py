@@ -47,13 +47,16 @@ class Evaluation:
     @property
     def raw(self) -> Evaluation:
         """The evaluation over finished trajectories only."""
-        return self if self.finished is None else replace(self, values=np.where(self.finished, self.values, np.nan))
+        if self.finished is None:
+            return self
+        return replace(self, values=np.where(self.finished, self.values, np.nan))
 
     @property
     def by_problem(self) -> Float64:
         """Mean of each problem's samples, (n,); NaN if all were lost."""
         known = np.isfinite(self.values)
         count, total = known.sum(axis=1), np.where(known, self.values, 0.0).sum(axis=1)
+        # As `nanmean`, which warns of a problem without a value.
         means: Float64 = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
         return means
 
@@ -115,51 +118,73 @@ class Evaluation:
     def metrics(self) -> dict[str, float]:
         """Return flat metrics (`docs/metrics.md`): over all problems and by stratum."""
         metrics: dict[str, float | None] = {"failed": sum(self.failures.values())}
-        for prefix, one in {"": self, **{f"stratum/{name}/": part for name, part in self.by_stratum().items()}}.items():
-            for measure in one.measures:
-                name = prefix + ("accuracy" if measure == self.metric else f"figure/{measure}")
-                if (found := one.with_metric(measure).interval) is not None:
-                    metrics |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+        metrics |= self._interval_metrics(prefix="")
+        for stratum, evaluation in self.by_stratum().items():
+            metrics |= evaluation._interval_metrics(prefix=f"stratum/{stratum}/")
         split = "selection" if self.part == "selection" else "eval"
         return {f"{split}/{name}": float(value) for name, value in metrics.items() if value is not None}
+
+    def _interval_metrics(self, prefix: str) -> dict[str, float | None]:
+        metrics: dict[str, float | None] = {}
+        for measure in self.measures:
+            name = prefix + ("accuracy" if measure == self.metric else f"figure/{measure}")
+            interval = self.with_metric(measure).interval
+            if interval is not None:
+                metrics |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+        return metrics
 
     def gain_over(self, before: Evaluation) -> Interval | None:
         """Return the mean difference to `before`, with its 95 % interval by cluster; None if no problem has values in
         both."""
         if self.problems != before.problems:
-            raise ValueError("a gain is paired: both evaluations must be of the same problems")
+            raise ValueError(
+                f"a gain is paired: the evaluations after {before.iteration} and {self.iteration} iterations must be "
+                "of the same problems, in the same order"
+            )
         now, then = self.by_problem, before.by_problem
         both = np.isfinite(now) & np.isfinite(then)
         return paired_gain(then[both], now[both], self._clusters_of(both)) if both.any() else None
 
     def _clusters_of(self, chosen: Bool) -> list[str] | None:
-        return None if self.clusters is None else [self.clusters[row] for row in np.flatnonzero(chosen)]
+        if self.clusters is None:
+            return None
+        return [self.clusters[row] for row in np.flatnonzero(chosen)]
 
     def pass_at(self, k: int) -> float:
         """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021). Raises
         ValueError if no problem has k samples."""
-        return self._mean_at(k, lambda row, own: pass_at_k(len(own), int((self.values[row, own] > 0.5).sum()), k))
+
+        def chance(row: int, samples: Int64) -> float:
+            # A graded share counts as right if it is more right than wrong.
+            right = int((self.values[row, samples] > 0.5).sum())
+            return pass_at_k(len(samples), right, k)
+
+        return self._mean_at(k, chance)
 
     def avg_at(self, k: int) -> float:
         """Return avg@k: the mean of k samples over the problems that have as many, estimated from all their samples.
         Raises like `pass_at`."""
-        return self._mean_at(k, lambda row, own: float(self.values[row, own].mean()))
+        return self._mean_at(k, lambda row, samples: float(self.values[row, samples].mean()))
 
     def majority_at(self, k: int) -> float | None:
         """Return majority@k: the chance that the most frequent final answer of k samples is right, from all samples
         (see `majority_at_k`); None if the workflow has no comparable answers. Raises like `pass_at`."""
-        if (answers := self.answers) is None:
+        answers = self.answers
+        if answers is None:
             return None
-        return self._mean_at(
-            k, lambda row, own: majority_at_k([answers[row][at] for at in own], self.values[row, own].tolist(), k)
-        )
+
+        def chance(row: int, samples: Int64) -> float:
+            return majority_at_k([answers[row][sample] for sample in samples], self.values[row, samples].tolist(), k)
+
+        return self._mean_at(k, chance)
 
     def _mean_at(self, k: int, chance: Callable[[int, Int64], float]) -> float:
         """Return the mean of `chance(problem, samples with a value)` over the problems with at least k such samples."""
-        samples = [np.flatnonzero(np.isfinite(values)) for values in self.values]
-        chances = [chance(row, own) for row, own in enumerate(samples) if len(own) >= k]
+        samples_of = [np.flatnonzero(np.isfinite(values)) for values in self.values]
+        chances = [chance(row, samples) for row, samples in enumerate(samples_of) if len(samples) >= k]
         if not chances:
-            raise ValueError(f"@{k} needs at least {k} samples of a problem")
+            most = max(map(len, samples_of), default=0)
+            raise ValueError(f"@{k} needs at least {k} samples of a problem, and none has more than {most}")
         return float(np.mean(chances))
 
 
@@ -217,7 +242,10 @@ def build_evaluation(
         if require_metric and trajectory.error is None and metric not in trajectory.outcome:
             raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
     rows = list(samples.values())
-    tasks, width = [row[0].task for row in rows], max(map(len, rows))
+    tasks = [row[0].task for row in rows]
+    # Problems may have different numbers of samples, as of imported logs: rows are filled up.
+    width = max(map(len, rows))
+    is_finished = [[trajectory.error is None for trajectory in row] for row in rows]
     return Evaluation(
         iteration=iteration,
         metric=metric,
@@ -227,7 +255,7 @@ def build_evaluation(
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
         figures={name: _values(rows, name) for name in figures},
         clusters=_clusters(tasks),
-        finished=np.array([[one.error is None for one in row] + [False] * (width - len(row)) for row in rows]),
+        finished=np.array([row + [False] * (width - len(row)) for row in is_finished]),
     )
 
 
@@ -236,8 +264,9 @@ def _answers(
 ) -> tuple[tuple[str | None, ...], ...] | None:
     """Return the final answers by problem and sample, as in `values`; None if there is no answer at all."""
     answers: dict[str, list[str | None]] = {problem: [] for problem in evaluation.problems}
-    for one in trajectories:
-        answers[one.task.id].append(workflow.answer(one.steps) if one.error is None and one.steps else None)
+    for trajectory in trajectories:
+        has_answer = trajectory.error is None and len(trajectory.steps) > 0
+        answers[trajectory.task.id].append(workflow.answer(trajectory.steps) if has_answer else None)
     if all(answer is None for row in answers.values() for answer in row):
         return None
     width = evaluation.values.shape[1]
@@ -248,13 +277,18 @@ def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:
     values = np.full((len(samples), max(map(len, samples))), np.nan)
     for row, trajectories in enumerate(samples):
         # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0.
-        undefined = any(one.error is None and measure not in one.outcome for one in trajectories)
-        for column, one in enumerate(trajectories):
-            if (value := one.outcome.get(measure)) is not None:
+        is_undefined = any(
+            trajectory.error is None and measure not in trajectory.outcome for trajectory in trajectories
+        )
+        for column, trajectory in enumerate(trajectories):
+            value = trajectory.outcome.get(measure)
+            if value is not None:
                 if not 0 <= value <= 1:
-                    raise ConfigError(f"{one.id}: the workflow records {measure}={value:g}: make it a share, 0 to 1")
+                    raise ConfigError(
+                        f"{trajectory.id}: the workflow records {measure}={value:g}: make it a share, 0 to 1"
+                    )
                 values[row, column] = value
-            elif not undefined and not is_tool_failure(one.error):
+            elif not is_undefined and not is_tool_failure(trajectory.error):
                 values[row, column] = 0.0
     return values
 
@@ -263,4 +297,5 @@ def _clusters(tasks: Sequence[Task]) -> tuple[str, ...] | None:
     """Return the clusters of the tasks; a task without one is its own cluster. None if no task has one."""
     if all(task.cluster is None for task in tasks):
         return None
+    # With a word in front: a task may have the name of a cluster.
     return tuple(f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}" for task in tasks)

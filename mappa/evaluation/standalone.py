@@ -61,8 +61,13 @@ async def evaluate_standalone(
             iteration = checkpoint.manifest.iteration
         if on_start is not None:
             on_start(len(parts.report) * config.eval.samples)
-        run, recipe, text = config.run, f"{composed.recipe}-{purpose}", composed.to_yaml()
-        folder = RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=text)
+        folder = RunFolder.create(
+            Path(config.run.root),
+            config.run.name,
+            plugin=composed.plugin,
+            recipe=f"{composed.recipe}-{purpose}",
+            config=composed.to_yaml(),
+        )
         with folder, attach_coaches(folder, session):
             record_session_events(session, folder.store)
             evaluation = await evaluate(

@@ -17,9 +17,11 @@ from numpy.typing import ArrayLike
 
 from mappa_core.records import Float64, Int64, Interval
 
-CONFIDENCE_LEVEL = 0.95  # Level of all intervals.
+CONFIDENCE_LEVEL = 0.95
+"""Level of all intervals."""
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
-TINY = 1e-9  # Smaller values are rounding errors.
+TINY = 1e-9
+"""Smaller values are rounding errors."""
 BOOTSTRAP_CLUSTERS = range(30, 3001)
 """Numbers of clusters for which the interval of a share is bootstrapped; of more, the mean is practically normal."""
 BOOTSTRAP_DRAWS = 1000
@@ -43,6 +45,7 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     shares = _finite_values(values)
     cluster_ids = number_clusters(range(len(shares)) if clusters is None else clusters, len(shares))
     mean = float(shares.mean())
+    # The effective number is a rounded quotient: two equal clusters may come out as a little less than 2.
     if effective_clusters(cluster_ids) < 2 - TINY:
         return Interval(mean=mean)
     if clusters is None and _binary(shares):
@@ -51,6 +54,7 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     if error >= TINY and int(cluster_ids.max()) + 1 in BOOTSTRAP_CLUSTERS:
         low, high = _bootstrap_t_quantiles(shares, cluster_ids, error)
         if math.isfinite(low) and math.isfinite(high):
+            # Crosswise: draws far above their mean say that the truth may be as far below the sample's.
             return Interval(mean=mean, low=max(0.0, mean - high * error), high=min(1.0, mean - low * error))
     low, high = _few_cluster_bounds(shares, cluster_ids)
     return Interval(mean=mean, low=low, high=high)
@@ -70,7 +74,7 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
     known = _finite_values(values)
     cluster_ids = number_clusters(range(len(known)) if clusters is None else clusters, len(known))
     mean, degrees_of_freedom = float(known.mean()), effective_clusters(cluster_ids) - 1
-    if degrees_of_freedom < 1 - TINY:
+    if degrees_of_freedom < 1 - TINY:  # A rounded quotient, as in `share_interval`.
         return Interval(mean=mean)
     if clusters is None and _binary(known):
         return wilson_interval(mean, len(known))
@@ -107,21 +111,34 @@ def gain_half_widths(
     if no problem changes, r would be 1 and leave no doubt. Student's interval of the differences is as wide in the
     middle, and far too short near 0 and 1.
     """
-    error, count = cluster_robust_error(after - before, cluster_ids), int(cluster_ids.max()) + 1
     then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha, _error_freedom(before, cluster_ids))
     now_low, now_high = _few_cluster_bounds(after, cluster_ids, alpha, _error_freedom(after, cluster_ids))
     then, now = float(before.mean()), float(after.mean())
-    errors = cluster_robust_error(before, cluster_ids), cluster_robust_error(after, cluster_ids)
-    together = sum(one**2 for one in errors) - error**2
-    if together > 0 and count > 1:
-        together = max(0.0, together - _mean_resolution(before, after, cluster_ids) ** 2 * count / (count - 1))
-    is_estimable = min(errors) >= TINY and count > 2
-    r = min(1.0, max(-1.0, together / (2 * math.prod(errors)))) if is_estimable else 0.0
+    r = _mean_correlation(before, after, cluster_ids)
 
     def combine(x: float, y: float) -> float:
+        # With r near 1 and equal distances the sum is near 0, and rounding may make it negative.
         return math.sqrt(max(0.0, x**2 - 2 * r * x * y + y**2))
 
     return combine(now - now_low, then_high - then), combine(now_high - now, then - then_low)
+
+
+def _mean_correlation(before: Float64, after: Float64, cluster_ids: Int64) -> float:
+    """Return the cluster-robust correlation of the two means, corrected for continuity as in `gain_half_widths`."""
+    count = int(cluster_ids.max()) + 1
+    before_error, after_error = cluster_robust_error(before, cluster_ids), cluster_robust_error(after, cluster_ids)
+    if count <= 2 or min(before_error, after_error) < TINY:
+        return 0.0
+    # Twice the covariance, from var(after - before) = var(before) + var(after) - 2 cov: so it is as robust as they are.
+    difference_error = cluster_robust_error(after - before, cluster_ids)
+    twice_covariance = before_error**2 + after_error**2 - difference_error**2
+    if twice_covariance > 0:
+        resolution = _mean_resolution(before, after, cluster_ids)
+        # Half a pair that differs from the covariance, so a whole one from twice of it. It must not turn the sign.
+        twice_covariance = max(0.0, twice_covariance - resolution**2 * count / (count - 1))
+    correlation = twice_covariance / (2 * before_error * after_error)
+    # The three errors are estimates, so their quotient may lie beyond 1.
+    return min(1.0, max(-1.0, correlation))
 
 
 def _mean_resolution(before: Float64, after: Float64, cluster_ids: Int64) -> float:
@@ -142,8 +159,10 @@ def difference_bounds(differences: Float64, cluster_ids: Int64, alpha: float) ->
     """
     mean = float(differences.mean())
     if cluster_robust_error(differences, cluster_ids) < TINY:
-        seen, _ = _wilson_bounds(1.0, effective_clusters(cluster_ids), -NormalDist().inv_cdf(alpha / 2))
-        return mean - (1 + mean) * (1 - seen), mean + (1 - mean) * (1 - seen)
+        # Of so many clusters that are all alike, a share of at least `alike` is so among all there are; the others may
+        # be at either end, -1 or 1.
+        alike, _ = _wilson_bounds(1.0, effective_clusters(cluster_ids), _normal_quantile(alpha))
+        return mean - (1 + mean) * (1 - alike), mean + (1 - mean) * (1 - alike)
     freedom = _error_freedom(differences, cluster_ids)
     low, high = _few_cluster_bounds((1 + differences) / 2, cluster_ids, alpha, freedom)
     return 2 * low - 1, 2 * high - 1
@@ -170,35 +189,38 @@ def majority_at_k(answers: Sequence[str | None], values: Sequence[float], k: int
         if answer is not None:
             votes.setdefault(answer, []).append(value)
     unanswered = n - sum(map(len, votes.values()))
+    # Draws in which each answer wins, by the number of its votes, times the chance that it is right.
     right = 0.0
-    for answer, own in votes.items():
-        others = [len(found) for name, found in votes.items() if name != answer]
-        for winner_votes in range(1, min(len(own), k) + 1):
-            ways = _tie_counts(others, unanswered, k - winner_votes, winner_votes)
+    for answer, grades in votes.items():
+        other_counts = [len(other_grades) for name, other_grades in votes.items() if name != answer]
+        for winner_votes in range(1, min(len(grades), k) + 1):
+            ways = _tie_counts(other_counts, unanswered, k - winner_votes, winner_votes)
             wins = sum(number / (ties + 1) for ties, number in ways.items())
-            right += sum(own) / len(own) * math.comb(len(own), winner_votes) * wins
+            right += sum(grades) / len(grades) * math.comb(len(grades), winner_votes) * wins
     return right / math.comb(n, k)
 
 
 def _tie_counts(counts: Sequence[int], unanswered: int, size: int, winner_votes: int) -> dict[int, int]:
     """Count the ways to draw `size` samples from answers with these `counts` and from `unanswered` samples, no answer
     more often than `winner_votes`, by the number of answers drawn exactly as often (ties)."""
+    # By samples drawn and ties so far, answer by answer: all draws at once would be too many to list.
     ways: Counter[tuple[int, int]] = Counter({(0, 0): 1})
     for count in counts:
-        after: Counter[tuple[int, int]] = Counter()
-        for (drawn, ties), so_far in ways.items():
-            for own in range(min(count, winner_votes, size - drawn) + 1):
-                after[drawn + own, ties + (own == winner_votes)] += so_far * math.comb(count, own)
-        ways = after
-    found: Counter[int] = Counter()
-    for (drawn, ties), so_far in ways.items():
-        found[ties] += so_far * math.comb(unanswered, size - drawn)
-    return found
+        extended: Counter[tuple[int, int]] = Counter()
+        for (drawn, ties), number in ways.items():
+            for votes in range(min(count, winner_votes, size - drawn) + 1):
+                is_tie = votes == winner_votes
+                extended[drawn + votes, ties + is_tie] += number * math.comb(count, votes)
+        ways = extended
+    by_ties: Counter[int] = Counter()
+    for (drawn, ties), number in ways.items():
+        by_ties[ties] += number * math.comb(unanswered, size - drawn)
+    return by_ties
 
 
 def t_quantile(degrees_of_freedom: float, alpha: float = 1 - CONFIDENCE_LEVEL) -> float:
     """Return the two-sided critical value of Student's t at significance level `alpha`."""
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # Here, as its import is slow, and most commands compute no interval.
 
     return -float(stdtrit(degrees_of_freedom, alpha / 2))
 
@@ -227,11 +249,14 @@ def _bootstrap_t_quantiles(values: Float64, cluster_ids: Int64, error: float) ->
     sums, sizes = np.bincount(cluster_ids, values), np.bincount(cluster_ids).astype(np.float64)
     n = drawn @ sizes
     means = drawn @ sums / n
+    # Sum over drawn clusters g of (sum_g - mean* size_g)^2, multiplied out: a draw is then three products of matrices,
+    # without an array of all residuals. Rounding may make it negative.
     squares = drawn @ sums**2 - 2 * means * (drawn @ (sums * sizes)) + means**2 * (drawn @ sizes**2)
     errors = np.sqrt(np.maximum(squares, 0.0) * count / (count - 1)) / n
-    off = means - values.mean()
+    deviations = means - values.mean()
     # Rounding errors are relative to the standard error of the sample; a draw without variation bounds nothing.
-    t = np.divide(off, errors, out=np.where(off < 0, -math.inf, math.inf), where=errors > TINY * error)
+    unbounded = np.where(deviations < 0, -math.inf, math.inf)
+    t = np.divide(deviations, errors, out=unbounded, where=errors > TINY * error)
     low, high = np.quantile(t, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2], method="inverted_cdf")
     return float(low), float(high)
 
@@ -257,10 +282,17 @@ def _few_cluster_bounds(
     mean, effective = float(shares.mean()), effective_clusters(cluster_ids)
     error = cluster_robust_error(shares, cluster_ids)
     if error >= TINY:
-        return _wilson_bounds(mean, mean * (1 - mean) / error**2, t_quantile(freedom or effective - 1, alpha))
+        equivalent_count = mean * (1 - mean) / error**2
+        return _wilson_bounds(mean, equivalent_count, t_quantile(freedom or effective - 1, alpha))
     if mean in (0.0, 1.0):
-        return _wilson_bounds(mean, effective, -NormalDist().inv_cdf(alpha / 2))
-    return mean, mean
+        return _wilson_bounds(mean, effective, _normal_quantile(alpha))
+    return mean, mean  # All clusters have this same mean between 0 and 1.
+
+
+def _normal_quantile(alpha: float) -> float:
+    """Return the two-sided critical value of the normal distribution at significance level `alpha`."""
+    # By symmetry: `1 - alpha / 2` would lose the digits of a small alpha.
+    return -NormalDist().inv_cdf(alpha / 2)
 
 
 def _error_freedom(values: Float64, cluster_ids: Int64) -> float:
@@ -270,17 +302,20 @@ def _error_freedom(values: Float64, cluster_ids: Int64) -> float:
     squares have a Gamma distribution (of any shape); that is added, up to the largest possible one, G."""
     equal = effective_clusters(cluster_ids) - 1
     squares = np.bincount(cluster_ids, values - values.mean()) ** 2
-    if (total := float(squares.sum())) < TINY:
+    total = float(squares.sum())
+    if total < TINY:
         return equal
-    count, found = len(squares), len(squares) * float(squares @ squares) / total**2
-    kurtosis = min(count, found * (1 + (found - 1) / count))
+    count = len(squares)
+    sample_kurtosis = count * float(squares @ squares) / total**2
+    kurtosis = min(count, sample_kurtosis * (1 + (sample_kurtosis - 1) / count))
+    # A kurtosis of 1 is that of equal squares: each cluster says as much about the error.
     return min(equal, 2 * count / (kurtosis - 1)) if kurtosis > 1 + TINY else equal
 
 
 def number_clusters(clusters: Sequence[Hashable], n: int) -> Int64:
     """Return the cluster of every value as an index from 0, (n,)."""
     if len(clusters) != n:
-        raise ValueError(f"{n} values, but the clusters of {len(clusters)}")
+        raise ValueError(f"{n} values, but the clusters of {len(clusters)}: each value has one")
     cluster_ids: dict[Hashable, int] = {}
     return np.array([cluster_ids.setdefault(key, len(cluster_ids)) for key in clusters], dtype=np.int64)
 
@@ -294,14 +329,24 @@ def effective_clusters(cluster_ids: Int64) -> float:
 def cluster_robust_error(values: Float64, cluster_ids: Int64) -> float:
     """Return the cluster-robust standard error (CR2) of the mean of values (n,) in more than one cluster."""
     sums = np.bincount(cluster_ids, values - values.mean())
+    # Residuals are too small by what a cluster itself adds to the mean, the more the larger it is.
     left = 1 - np.bincount(cluster_ids) / len(values)
     return math.sqrt(float((sums**2 / left).sum())) / len(values)
 
 
 def _finite_values(values: ArrayLike) -> Float64:
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
-        raise ValueError("statistics are of one or more finite values in a row; leave missing ones out")
+    if array.ndim != 1 or not len(array):
+        raise ValueError(
+            f"statistics are of one or more finite values in a row, not of an array of shape {array.shape}; leave "
+            "missing ones out"
+        )
+    missing = np.flatnonzero(~np.isfinite(array))
+    if len(missing):
+        raise ValueError(
+            f"statistics are of finite values, and value {missing[0]} of {len(array)} is {array[missing[0]]}; leave "
+            "missing ones out"
+        )
     return array
 
 

@@ -63,7 +63,8 @@ class RolloutCollector:
         sampled again and compared. A MappaError, if the run itself is at fault, cancels the other trajectories."""
         scheduler, queue = WaveScheduler(waves=self._waves), iter(jobs)
         results: dict[str, Trajectory] = {}
-        folder, replays = await asyncio.to_thread(OwnedFolder, "mappa-work-"), recorded or {}
+        replays = recorded or {}
+        folder = await asyncio.to_thread(OwnedFolder, "mappa-work-")
         bench = self._team.bench(self._archive)
         try:
             async with asyncio.TaskGroup() as group:
@@ -72,14 +73,23 @@ class RolloutCollector:
                     # Named by hash, because an id may hold any character.
                     workspace = folder.path / f"{self._team.seed_of(job.id, 'workspace'):016x}"
                     return LiveStage(
-                        self._team, job, recorder=self._recorder, scheduler=scheduler, background=group, bench=bench,
+                        self._team,
+                        job,
+                        recorder=self._recorder,
+                        scheduler=scheduler,
+                        background=group,
+                        bench=bench,
                         tool_calls=ToolCallRunner(self._team, job, folder=workspace, archive=self._archive),
-                        recorded=replays.get(job.id), resample=self._waves and resample,
-                    )  # fmt: skip
+                        recorded=replays.get(job.id),
+                        resample=self._waves and resample,
+                    )
 
+                # As many tasks as slots, each of which takes the next job when one ends, so that the job is registered
+                # in the same step in which the other leaves: waves then hold the same actions in every run.
                 for first in _admit_jobs(queue, scheduler, self._concurrency):
                     group.create_task(self._work(first, queue, scheduler, stage_of, results))
         except* MappaError as errors:
+            # The first one says what happened; those after it are of trajectories that met the same fault.
             raise errors.exceptions[0] from None
         finally:
             await asyncio.to_thread(folder.close)
@@ -102,8 +112,10 @@ class RolloutCollector:
                 stage = stage_of(job)
                 failure = await self._play(job, stage)
                 self._on_acted(job)
+                # The next one is registered before this one leaves, or a wave could be admitted without it.
                 admitted = _admit_jobs(queue, scheduler, 1)
                 scheduler.remove_trajectory(job.id)
+                # The slot is held until the verdicts are there, which bounds the requests to coaches, too.
                 results[job.id] = trajectory = await stage.finish(failure, time.perf_counter() - started)
                 self._on_finish(trajectory)
 
@@ -130,6 +142,7 @@ class RolloutCollector:
 
 def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> list[Job]:
     """Take up to `limit` jobs off the queue and register all of them before any of them requests an action."""
+    # All of them before any acts: a wave is complete when every registered trajectory waits.
     taken = list(islice(queue, limit))
     for job in taken:
         scheduler.add_trajectory(job.id)
@@ -138,9 +151,11 @@ def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> l
 
 def raise_if_all_failed(trajectories: Sequence[Trajectory]) -> None:
     """Raise GuardStop if the workflow's code raised in every trajectory: that is a bug of it, not data."""
-    raised = [one.error for one in trajectories if one.error and one.error.kind.startswith(WorkflowError.__name__)]
+    errors = [trajectory.error for trajectory in trajectories if trajectory.error is not None]
+    raised = [error for error in errors if error.kind.startswith(WorkflowError.__name__)]
     if raised and len(raised) == len(trajectories):
+        first = raised[0]
         raise GuardStop(
-            f"all {len(raised)} trajectories failed in the workflow; the first, {raised[0].where}: "
-            f"{raised[0].kind}: {raised[0].message}"
+            f"all {len(raised)} trajectories failed in the workflow, so its code is at fault; the first, "
+            f"{first.where}: {first.kind}: {first.message}. The log holds the traceback. Mend it and resume the run"
         )

@@ -44,7 +44,7 @@ class CounterfactualResult:
 
     @property
     def figures(self) -> CounterfactualFigures:
-        lost = sum(is_tool_failure(one.error) for one in self.rollouts)
+        lost = sum(is_tool_failure(rollout.error) for rollout in self.rollouts)
         return CounterfactualFigures(rollouts=len(self.rollouts), lost=lost, settled=self.settled, missing=self.missing)
 
 
@@ -68,6 +68,8 @@ class CounterfactualCollector:
         self._agents = frozenset(section.agents or team.workflow.agents)
         self._default_actions = default_actions
         self._store = store
+        # Without coaches: only outcomes are compared. A workflow that feeds verdicts back would act otherwise than in
+        # training, so it gets an error in place of none.
         self._team = replace(team, coach_of={}, hindsight=None, unjudged=frozenset(team.coach_of))
         self._collector = RolloutCollector(
             self._team, recorder=recorder, archive=archive, concurrency=concurrency, waves=waves
@@ -78,37 +80,57 @@ class CounterfactualCollector:
         """Collect the counterfactuals of the trajectories that `iteration` learns from and attach them. Recorded
         rollouts are reused, except those lost to tool failures in an iteration that was not learned from."""
         selected = self._select_share(trajectories)
-        metric = self._team.workflow.metric
-        replaced = [one for one in trajectories if one.id in selected and one.error is None and metric in one.outcome]
+        # A trajectory without an outcome has nothing to be compared with.
+        replaced = [
+            trajectory for trajectory in trajectories if trajectory.id in selected and self._is_graded(trajectory)
+        ]
         resumed = resume_iteration(self._store, COUNTERFACTUAL, iteration, is_consumed=iteration + 1 in self._learned)
         siblings = _group_siblings(trajectories)
-        plays = [play for one in replaced for play in self._jobs_of(iteration, one, siblings)]
+        plays = [play for trajectory in replaced for play in self._jobs_of(iteration, trajectory, siblings)]
         jobs = [job for job, _ in plays]
         rollouts = resumed.trajectories(jobs)
         if rollouts is None:
             replays = {job.id: _with_recorded_steps(replay, resumed.replays.get(job.id)) for job, replay in plays}
             rollouts = await self._collector.collect(jobs, replays, resample=resumed.resample)
-        grouped: dict[str, list[Counterfactual]] = defaultdict(list)
-        for job, one in zip(jobs, rollouts, strict=True):
-            if (of := job.replacement) is not None:
-                result = Counterfactual(position=of.position, number=of.number, outcome=one.outcome, error=one.error)
-                grouped[job.origin].append(result)
-        attached = tuple(replace(one, counterfactuals=tuple(grouped[one.id])) for one in trajectories)
+        by_origin: dict[str, list[Counterfactual]] = defaultdict(list)
+        for job, rollout in zip(jobs, rollouts, strict=True):
+            replacement = job.replacement
+            if replacement is not None:
+                by_origin[job.origin].append(
+                    Counterfactual(
+                        position=replacement.position,
+                        number=replacement.number,
+                        outcome=rollout.outcome,
+                        error=rollout.error,
+                    )
+                )
+        attached = tuple(
+            replace(trajectory, counterfactuals=tuple(by_origin[trajectory.id])) for trajectory in trajectories
+        )
         settled, missing = self._count_settled(attached, selected)
         return CounterfactualResult(trajectories=attached, rollouts=rollouts, settled=settled, missing=missing)
 
+    def _is_graded(self, trajectory: Trajectory) -> bool:
+        return trajectory.error is None and self._team.workflow.metric in trajectory.outcome
+
     def _select_share(self, trajectories: Sequence[Trajectory]) -> frozenset[str]:
         """Ids of the share of trajectories whose actions are replaced: a pure function of seed and ids."""
-        names = sorted((one.id for one in trajectories), key=lambda name: self._team.seed_of(COUNTERFACTUAL, name))
+        names = [trajectory.id for trajectory in trajectories]
+        # The smallest hashes: a random choice that needs no state, so a resume chooses the same.
+        names.sort(key=lambda name: self._team.seed_of(COUNTERFACTUAL, name))
         return frozenset(names[: round(self._section.share * len(names))])
 
-    def _jobs_of(self, iteration: int, one: Trajectory, siblings: SiblingActions) -> Iterator[tuple[Job, Replay]]:
+    def _jobs_of(
+        self, iteration: int, trajectory: Trajectory, siblings: SiblingActions
+    ) -> Iterator[tuple[Job, Replay]]:
         """Yield every counterfactual rollout of a trajectory, in canonical order."""
-        job = Job(task=one.task, split="train", iteration=iteration, sample=one.sample)
-        for step in (step for step in one.steps if step.agent in self._agents):
-            before = tuple(earlier for earlier in one.steps if earlier.position < step.position)
-            for number, action in enumerate(self._replacements(one, step, siblings)):
-                replacement = Replacement(trajectory=one.id, position=step.position, number=number)
+        job = Job(task=trajectory.task, split="train", iteration=iteration, sample=trajectory.sample)
+        for step in trajectory.steps:
+            if step.agent not in self._agents:
+                continue
+            before = tuple(earlier for earlier in trajectory.steps if earlier.position < step.position)
+            for number, action in enumerate(self._replacements(trajectory, step, siblings)):
+                replacement = Replacement(trajectory=trajectory.id, position=step.position, number=number)
                 replay = Replay(steps=before, fork_position=step.position, replacement=action)
                 yield replace(job, replacement=replacement), replay
 
@@ -119,25 +141,31 @@ class CounterfactualCollector:
         if self._section.use == "default":
             text = self._default_actions[step.agent]
             return [Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")]
+        # Only actions after the same observation: others answer something that this agent was not shown.
         others = [
             other
             for name, other in siblings[trajectory.task.id, step.agent, step.turn]
             if name != trajectory.id and _observation(other) == _observation(step)
         ]
         chosen = Random(self._team.seed_of(COUNTERFACTUAL, step.id)).sample(others, k=len(others))
+        # Without usage: what the sibling's sampling cost was counted with the sibling.
         return [replace(other.completion, usage=None, seconds=0.0) for other in chosen[: self._section.samples]]
 
     def _count_settled(self, trajectories: Sequence[Trajectory], selected: frozenset[str]) -> tuple[int, Counter[str]]:
         settled, missing = 0, Counter[str]()
         for trajectory in trajectories:
-            for step in (step for step in trajectory.steps if step.agent in self._agents):
+            for step in trajectory.steps:
+                if step.agent not in self._agents:
+                    continue
                 credit = counterfactual_credit(trajectory, step.position, self._team.workflow.metric)
                 if credit.value is not None:
                     settled += 1
                 elif trajectory.id not in selected:
                     missing[NOT_DRAWN] += 1
                 else:
-                    missing[NO_SIBLING if credit.reason == NOT_PLAYED else str(credit.reason)] += 1
+                    # Of a selected trajectory with an outcome, all are played but those without a sibling.
+                    reason = NO_SIBLING if credit.reason == NOT_PLAYED else str(credit.reason)
+                    missing[reason] += 1
         return settled, missing
 
 
@@ -160,7 +188,10 @@ def bound_counterfactuals(
     if actions_after is None:
         return CounterfactualBound(rollouts=None, actions=None, tokens=None)
     count = rollouts_per_action(section) * round(section.share * trajectories)
-    given = Counter({agent: max_turns[agent] for agent in replaced_agents if section.use != "resample"})
+    # Each agent's replaced actions are sampled only with `resample`; otherwise their text is given.
+    given = Counter[str]()
+    if section.use != "resample":
+        given.update({agent: max_turns[agent] for agent in replaced_agents})
     sampled = sum((actions_after[agent] - given[agent]) * limit for agent, limit in max_tokens.items())
     return CounterfactualBound(
         rollouts=float(count * sum(max_turns[agent] for agent in replaced_agents)),
@@ -183,19 +214,22 @@ def max_actions_after(
     if any(agent not in max_turns for agent in agents):
         return None
 
-    def after(replaced: str, agent: str) -> float:
+    def actions_after(replaced: str, agent: str) -> float:
         turns = max_turns[agent]
-        return turns * (turns + 1) / 2 if replaced == agent else float(max_turns[replaced] * turns)
+        if replaced == agent:
+            return turns * (turns + 1) / 2  # n + (n - 1) + … + 1
+        return float(max_turns[replaced] * turns)
 
-    return {agent: sum(after(one, agent) for one in replaced_agents) for agent in agents}
+    return {agent: sum(actions_after(replaced, agent) for replaced in replaced_agents) for agent in agents}
 
 
 def _group_siblings(trajectories: Sequence[Trajectory]) -> SiblingActions:
-    grouped: dict[tuple[str, str, int], list[tuple[str, Step]]] = defaultdict(list)
-    for trajectory in sorted(trajectories, key=lambda one: one.id):
+    siblings: dict[tuple[str, str, int], list[tuple[str, Step]]] = defaultdict(list)
+    # By id, not in the order in which they ended: which sibling is chosen has to be the same in a resume.
+    for trajectory in sorted(trajectories, key=lambda trajectory: trajectory.id):
         for step in trajectory.steps:
-            grouped[trajectory.task.id, step.agent, step.turn].append((trajectory.id, step))
-    return grouped
+            siblings[trajectory.task.id, step.agent, step.turn].append((trajectory.id, step))
+    return siblings
 
 
 def _observation(step: Step) -> tuple[object, ...]:

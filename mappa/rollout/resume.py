@@ -39,19 +39,29 @@ def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: b
     """Load the recorded trajectories of an iteration. `is_consumed`: it was learned from, or counted, so lost
     trajectories stay lost; otherwise an event records which of them are continued."""
     recorded = store.load_recorded(split, iteration)
-    begun = {name: one.trajectory for name, one in recorded.items()}
-    kinds = (ToolError.__name__, *([WorkflowError.__name__] if split == "eval" and not is_consumed else ()))
-    lost = sorted(name for name, one in begun.items() if one.error is not None and one.error.kind.startswith(kinds))
+    begun = {name: record.trajectory for name, record in recorded.items()}
+    lost_kinds = [ToolError.__name__]
+    if split == "eval" and not is_consumed:
+        lost_kinds.append(WorkflowError.__name__)
+    # By prefix, as the kind of a workflow's error also names the class of what it raised.
+    lost = sorted(
+        name
+        for name, trajectory in begun.items()
+        if trajectory.error is not None and trajectory.error.kind.startswith(tuple(lost_kinds))
+    )
+    # Before anything is played on: a kill right after would leave no other trace of it.
     if lost and not is_consumed:
         store.record_event(CONTINUED_EVENT, split=split, iteration=iteration, trajectories=lost)
-    events = [event.body for event in store.events(CONTINUED_EVENT)]
-    replays = {
-        name: Replay(steps=one.steps, verdicts=one.verdicts, lost=one.error if is_consumed and name in lost else None)
-        for name, one in begun.items()
-    }
-    settled = (name for name, one in recorded.items() if one.finished and (is_consumed or name not in lost))
-    return ResumedIteration(
-        replays=replays,
-        finished={name: begun[name] for name in settled},
-        resample=not any((body["split"], body["iteration"]) == (split, iteration) for body in events),
-    )
+    continued = {(event.body["split"], event.body["iteration"]) for event in store.events(CONTINUED_EVENT)}
+    replays, finished = {}, {}
+    for name, record in recorded.items():
+        trajectory = record.trajectory
+        stays_lost = is_consumed and name in lost
+        replays[name] = Replay(
+            steps=trajectory.steps,
+            verdicts=trajectory.verdicts,
+            lost=trajectory.error if stays_lost else None,
+        )
+        if record.finished and (is_consumed or name not in lost):
+            finished[name] = trajectory
+    return ResumedIteration(replays=replays, finished=finished, resample=(split, iteration) not in continued)

@@ -33,8 +33,8 @@ def hindsight_scenes(
     """Scenes of all steps of a finished `trajectory`, in order, with the later steps and the outcome, whose `metric`
     tells success."""
     return tuple(
-        replace(one, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome, metric=metric)
-        for place, one in enumerate(live_scenes(trajectory, roles, reference_for=reference_for))
+        replace(scene, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome, metric=metric)
+        for place, scene in enumerate(live_scenes(trajectory, roles, reference_for=reference_for))
     )
 
 

@@ -86,11 +86,17 @@ class LiveStage:
     def record(self, **outcome: float) -> None:
         for name, value in outcome.items():
             if not hasattr(value, "__float__"):
-                raise TypeError(f"the workflow records {name}={value!r}, no number (is an await missing?)")
+                raise TypeError(f"the workflow records {name}={value!r}, which is no number (is an await missing?)")
             if not isfinite(value):
-                raise ValueError(f"the workflow records {name}={value}: leave out what is not known")
+                raise ValueError(
+                    f"the workflow records {name}={value}, and only finite numbers can be recorded: leave out what is "
+                    "not known"
+                )
             if name == self._team.workflow.metric and not 0.0 <= value <= 1.0:
-                raise ValueError(f"the workflow records {name}={value}: its metric is a share from 0 to 1")
+                raise ValueError(
+                    f"the workflow records {name}={value}: its metric is a share from 0 to 1, as results are given in "
+                    "per cent; record other numbers under another name"
+                )
             self.outcome[name] = float(value)
 
     async def grade(self, text: str) -> float:
@@ -123,15 +129,20 @@ class LiveStage:
             agent=agent, messages=tuple(messages), tools=self._team.expand_toolboxes(tools), own_tools=tuple(own_tools)
         )
         role = self._check_request(request)
+        # Taken before the first await: two actions at once have the positions in which they were requested.
         position, turn = self._next_position, self._turns[agent]
-        self._next_position, self._turns[agent] = position + 1, turn + 1
-        if (recorded := self._recorded.step(position)) is not None:
+        self._next_position = position + 1
+        self._turns[agent] = turn + 1
+        recorded = self._recorded.step(position)
+        if recorded is not None:
             step = await self._replay_step(recorded, request)
         else:
             if self._recorded.lost is not None and self._recorded.ended_before(position):
+                # The action at which it was lost was sampled in a wave, too.
                 await self._resample_step(request, position)
                 raise ToolError(self._recorded.lost.message)
             step = await self._sample_step(role, request, position, turn, turns_left)
+            # Recorded before the coach is asked, as a verdict refers to a recorded step.
             self._recorder.record_step(self._job.id, step)
         self._steps[position] = step
         task = self._job.task if agent in self._team.reference_for else self._task
@@ -150,14 +161,18 @@ class LiveStage:
             if tool not in self._team.tools:
                 configured = ", ".join(sorted({*self._team.tools, *self._team.toolboxes})) or "none"
                 raise WorkflowError(f"{agent} is offered the tool {tool!r}, but the run has: {configured}")
-        for name in (spec.name for spec in request.own_tools):
-            if name in request.tools:
-                raise WorkflowError(f"{agent} is offered {name!r} as a tool of the run and of the workflow")
+        for spec in request.own_tools:
+            if spec.name in request.tools:
+                raise WorkflowError(
+                    f"{agent} is offered {spec.name!r} as a tool of the run and as one of the workflow, so that nobody "
+                    "could tell who answers a call: rename one of them"
+                )
         return roles[agent]
 
     async def _replay_step(self, recorded: Step, request: ActionRequest) -> Step:
         check_same_request(recorded, request)
-        if (again := await self._resample_step(request, recorded.position)) is not None:
+        again = await self._resample_step(request, recorded.position)
+        if again is not None:
             check_same_sample(recorded, again)
         self._tool_calls.add_recorded(recorded)
         return recorded
@@ -176,6 +191,7 @@ class LiveStage:
         with self._team.ledger.enforce_cap() if policy in self._team.api_policies else nullcontext():
             completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
         self._team.ledger.add(completion.usage)
+        # A policy behind an API has no tokens, and an evaluation learns nothing.
         if completion.tokens is not None and self._job.split == "train":
             _check_sampling(sampling, completion)
         return completion
@@ -185,7 +201,8 @@ class LiveStage:
         completion = self._recorded.replacement_at(position) or await self._sample(request, position)
         policy = self._team.policy_of[request.agent]
         reply = self._team.samplers[policy].reply(completion)
-        calls = parse_calls(replace(reply, tool_calls=_calls_of_run_tools(reply.tool_calls, request)), request.tools)
+        answered_by_run = replace(reply, tool_calls=_calls_of_run_tools(reply.tool_calls, request))
+        calls = parse_calls(answered_by_run, request.tools)
         results = await self._tool_calls.run(calls)
         after = self.files if calls else before
         step = Step(
@@ -209,29 +226,42 @@ class LiveStage:
     async def _inspect(self, step: Step, role: Role, after: Sequence[str], *, last: bool) -> Step:
         """Add to `step` the inspection of its files, the breaches of its contract, and its strata."""
         workflow = self._team.workflow
-        seen = live_scene(step, self._before(step.position), self._task, workflow.agents)
-        inspection = await workflow.inspect(seen, self._bench, last=last)
-        due = last or (inspection is not None and inspection.over)
-        broken = () if inspection is None else inspection.breaches
-        breaches = (*find_breaches(step.agent, role, step.files, after if due else None), *broken)
+        # `self._task`, without the truth: what an inspection says may be shown to agents.
+        scene = live_scene(step, self._before(step.position), self._task, workflow.agents)
+        inspection = await workflow.inspect(scene, self._bench, last=last)
+        is_over = last or (inspection is not None and inspection.over)
+        # Outputs are due when the agent's turns end; until then only inputs can be missing.
+        breaches = find_breaches(step.agent, role, step.files, after if is_over else None)
+        if inspection is not None:
+            breaches = (*breaches, *inspection.breaches)
         step = replace(step, inspection=inspection, breaches=breaches)
-        return replace(step, strata={"task": self._task.stratum, **workflow.strata(replace(seen, step=step))})
+        strata = {"task": self._task.stratum, **workflow.strata(replace(scene, step=step))}
+        return replace(step, strata=strata)
 
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
         """Remove the workspace, wait for the verdicts and close the trajectory."""
         await self._tool_calls.close()
-        job, steps = self._job, tuple(self._steps[position] for position in sorted(self._steps))
+        job = self._job
         trajectory = Trajectory(
-            id=job.id, task=job.task, sample=job.sample, iteration=job.iteration, steps=steps,
-            outcome=dict(self.outcome), error=self._recorded.lost or error, seconds=seconds,
-        )  # fmt: skip
+            id=job.id,
+            task=job.task,
+            sample=job.sample,
+            iteration=job.iteration,
+            # By position: actions that are requested at once may end in another order.
+            steps=tuple(self._steps[position] for position in sorted(self._steps)),
+            outcome=dict(self.outcome),
+            error=self._recorded.lost or error,
+            seconds=seconds,
+        )
         trajectory = replace(trajectory, verdicts=await self._verdicts.finish(trajectory))
         self._recorder.end_trajectory(trajectory)
         return trajectory
 
 
 def _check_sampling(sampling: Sampling, completion: Completion) -> None:
-    if (sampling.top_p < 1.0 or sampling.top_k > 0) and sampling.temperature > 0.0 and completion.mask_sizes is None:
+    # Learners have to renormalise over the tokens that a cut left. At temperature 0 a cut changes nothing.
+    is_cut = (sampling.top_p < 1.0 or sampling.top_k > 0) and sampling.temperature > 0.0
+    if is_cut and completion.mask_sizes is None:
         raise ConfigError(
             "sampling.top_p below 1 or sampling.top_k above 0: this engine does not say which tokens they left, and "
             "without that learning is biased; set sampling.top_p=1 sampling.top_k=0"
@@ -241,7 +271,10 @@ def _check_sampling(sampling: Sampling, completion: Completion) -> None:
 def _calls_of_run_tools(calls: Sequence[ToolCall], request: ActionRequest) -> tuple[ToolCall, ...]:
     """Native calls that the run answers. Calls of the workflow's own tools, or all if it brings all, are its own."""
     own = {spec.name for spec in request.own_tools}
-    return () if own and not request.tools else tuple(call for call in calls if call.name not in own)
+    # A workflow that brings all tools also answers calls of names that nobody offered.
+    if own and not request.tools:
+        return ()
+    return tuple(call for call in calls if call.name not in own)
 
 
 def _without_text(verdict: Verdict) -> Verdict:

@@ -51,7 +51,8 @@ class Team:
 
     def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:
         """Replace each toolbox name by the names of its tools; order is kept, duplicates are dropped."""
-        return tuple(dict.fromkeys(one for name in tools for one in self.toolboxes.get(name, (name,))))
+        expanded = [tool for name in tools for tool in self.toolboxes.get(name, (name,))]
+        return tuple(dict.fromkeys(expanded))
 
     def render(self, policy: str, action: Step | ActionRequest, messages: Sequence[Message]) -> Any:
         """Render `messages` as the prompt of a policy that has the tools of `action`."""
@@ -70,6 +71,7 @@ class Team:
     def seed_of(self, *names: object) -> int:
         """A 63-bit seed derived from `names`, the same in every process and every replay."""
         text = "/".join(str(name) for name in (self.seed, *names))
+        # Not `hash`, which differs from process to process. Shifted, as generators take signed numbers of 64 bits.
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
@@ -111,7 +113,9 @@ class Job:
 
     def seed_name(self, position: int) -> str:
         """Trajectory id from which the seed of the action at `position` is derived."""
-        return self.id if self.replacement is not None and self.replacement.position == position else self.origin
+        # The replaced action is sampled anew; all others have the random numbers of the original.
+        is_replaced = self.replacement is not None and self.replacement.position == position
+        return self.id if is_replaced else self.origin
 
 
 class Recorder(Protocol):

@@ -34,8 +34,8 @@ class ToolCallRunner:
         self._workspace: FolderWorkspace | None = None
         self._is_spoilt = False
         self._workspace_count = 0
-        self._changes: dict[str, FileChange] = {}
-        self._turn = asyncio.Lock()
+        self._changes: dict[str, FileChange] = {}  # The last one of every file.
+        self._turn = asyncio.Lock()  # Two actions at once share the workspace.
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -62,28 +62,35 @@ class ToolCallRunner:
         TaskError if a file of the task cannot be used."""
         if not calls:
             return ()
-        retries = min((self._team.retries[one.name] for one in calls if one.name in self._team.tools), default=0)
+        # The smallest, because all calls are made again, also those of the tool that allows the fewest.
+        retries = min((self._team.retries[call.name] for call in calls if call.name in self._team.tools), default=0)
         async with self._turn:
             results, attempts = await retry(
                 lambda: self._run_calls(calls), retries=retries, wait_s=self._team.retry_after_s, label=self._job.id
             )
+        # A tool may have counted attempts of its own in the last of ours.
         return tuple(replace(result, attempts=result.attempts + attempts - 1) for result in results)
 
     async def close(self) -> None:
         """Remove the workspace; a later call creates a new one."""
         if self._workspace is not None:
+            # Before the removal, which may be cancelled half-way.
             self._is_spoilt = True
             await asyncio.to_thread(remove_tree, self._workspace.path)
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         if self._workspace is None or self._is_spoilt:
-            self._workspace = await asyncio.to_thread(self._make_workspace) if self._changes else self._make_workspace()
+            # Restoring files takes long enough to delay other trajectories; an empty folder does not.
+            if self._changes:
+                self._workspace = await asyncio.to_thread(self._make_workspace)
+            else:
+                self._workspace = self._make_workspace()
+        # Until all calls are through: an exception or a cancellation among them leaves it so.
         self._is_spoilt = True
-        tools, limits, workspace = self._team.tools, self._team.limits, self._workspace
         results = []
-        for one in calls:
-            given = await run_call(one, tools, workspace, limits)
-            results.append(check_record(ToolResult, given, f"the tool {one.name!r}", ToolError))
+        for call in calls:
+            result = await run_call(call, self._team.tools, self._workspace, self._team.limits)
+            results.append(check_record(ToolResult, result, f"the tool {call.name!r}", ToolError))
         self._is_spoilt = False
         self._note(results)
         return results

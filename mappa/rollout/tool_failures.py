@@ -16,13 +16,16 @@ def is_tool_failure(error: Failure | None) -> bool:
 
 def guard_tool_failures(trajectories: Sequence[Trajectory], what: str, *, max_share: float) -> None:
     """Raise GuardStop if tools lost more than the share `max_share` of the trajectories of `what`, or all of them."""
-    reasons = Counter(one.error.message for one in trajectories if one.error is not None and is_tool_failure(one.error))
-    lost = reasons.total()
-    if not lost or (lost <= max_share * len(trajectories) and lost < len(trajectories)):
-        return
-    how_many, bound = f"{lost} of the {len(trajectories)}", f", more than train.max_tool_failure_share={max_share:.0%}"
-    if lost == len(trajectories):
+    errors = [trajectory.error for trajectory in trajectories if trajectory.error is not None]
+    reasons = Counter(error.message for error in errors if is_tool_failure(error))
+    lost, total = reasons.total(), len(trajectories)
+    # All of them stop the run whatever the limit: nothing is left to learn from.
+    if lost == total and lost > 0:
         how_many, bound = f"all {lost}", ""
+    elif lost > max_share * total:
+        how_many, bound = f"{lost} of the {total}", f", more than train.max_tool_failure_share={max_share:.0%}"
+    else:
+        return
     raise GuardStop(
         f"{how_many} trajectories of {what} were lost to failures of tools{bound}. They count for nothing:\n"
         f"{format_reasons(reasons)}"

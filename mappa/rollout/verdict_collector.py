@@ -30,7 +30,8 @@ class VerdictCollector:
         self._recorder = recorder
         self._background = background
         self._recorded = recorded
-        self._live: dict[str, asyncio.Task[list[Verdict]]] = {}
+        self._live: dict[str, asyncio.Task[list[Verdict]]] = {}  # By step.
+        # By `id` of the coach, as agents may share one: it judges their actions in one request.
         self._waiting: dict[int, tuple[NamedCoach, list[Scene]]] = {}
 
     def start(self, scene: Scene) -> None:
@@ -39,7 +40,8 @@ class VerdictCollector:
         if judge is None:
             return
         if judge.coach.by_trajectory:
-            self._waiting.setdefault(id(judge.coach), (judge, []))[1].append(scene)
+            _, scenes = self._waiting.setdefault(id(judge.coach), (judge, []))
+            scenes.append(scene)
         else:
             judging = self._judge("live", judge, [scene], review=False)
             self._live[scene.step.id] = self._background.create_task(judging)
@@ -48,7 +50,9 @@ class VerdictCollector:
         """Wait for the live verdict of a step; None if no coach judges its agent. Raises ConfigError if its coach
         judges whole trajectories."""
         if step.id in self._live:
-            return (await asyncio.shield(self._live[step.id]))[0]
+            # Shielded: a workflow that stops waiting, as by a timeout of its own, must not cancel the verdict.
+            (verdict,) = await asyncio.shield(self._live[step.id])
+            return verdict
         if step.agent in self._team.coach_of:
             raise ConfigError(
                 f"the workflow asks for the verdict of {step.agent} while it plays, and its coach judges whole "
@@ -59,25 +63,29 @@ class VerdictCollector:
     async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
         """All verdicts of a trajectory that has ended; without an outcome, a failed one gets none in hindsight."""
         live = await asyncio.gather(*self._live.values())
-        late = [self._judge("live", judge, scenes) for judge, scenes in self._waiting.values()]
+        reviews = [self._judge("live", judge, scenes) for judge, scenes in self._waiting.values()]
         hindsight = self._team.hindsight
         if hindsight is not None and trajectory.error is None:
             workflow, shown = self._team.workflow, self._team.reference_for
             scenes = hindsight_scenes(trajectory, workflow.agents, metric=workflow.metric, reference_for=shown)
-            late.append(self._judge("after", hindsight, scenes))
-        return tuple(chain.from_iterable([*live, *await asyncio.gather(*late)]))
+            reviews.append(self._judge("after", hindsight, scenes))
+        reviewed = await asyncio.gather(*reviews)
+        return tuple(chain.from_iterable([*live, *reviewed]))
 
     async def _judge(
         self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool = True
     ) -> list[Verdict]:
-        team, given = self._team, [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
-        if all(_is_settled(verdicts) for verdicts in given):
-            return [verdicts[-1] for verdicts in given]
+        team = self._team
+        recorded = [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
+        if all(_is_settled(verdicts) for verdicts in recorded):
+            return [verdicts[-1] for verdicts in recorded]
         show = partial(with_truth, workflow=team.workflow, bench=self._bench)
-        asked = await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
+        # All of them, also where only one is missing: a coach that reviews judges actions by one another.
+        given = await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
+        # A recorded verdict stands: what was learned from it, or fed back to agents, cannot be taken back.
         return [
-            before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
-            for before, verdict in zip(given, asked, strict=True)
+            earlier[-1] if _is_settled(earlier) else self._record(verdict, phase, number=len(earlier))
+            for earlier, verdict in zip(recorded, given, strict=True)
         ]
 
     def _record(self, verdict: Verdict, phase: Phase, number: int) -> Verdict:
@@ -86,5 +94,6 @@ class VerdictCollector:
         return verdict
 
 
-def _is_settled(given: Sequence[Verdict]) -> bool:
-    return bool(given) and given[-1].status != "failed"
+def _is_settled(verdicts: Sequence[Verdict]) -> bool:
+    """Whether the last verdict stands. One that failed is asked for again after a resume."""
+    return bool(verdicts) and verdicts[-1].status != "failed"

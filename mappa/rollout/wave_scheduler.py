@@ -39,8 +39,8 @@ class WaveScheduler:
         if self._waves:
             if trajectory in self._waiting:
                 raise WorkflowError(
-                    "two actions of one trajectory at once cannot be sampled in a fixed order: await them one after "
-                    "the other, or set engine.options.deterministic=false"
+                    f"{trajectory}: two actions of one trajectory at once cannot be sampled in a fixed order: await "
+                    "them one after the other, or set engine.options.deterministic=false"
                 )
             admitted = self._waiting[trajectory] = asyncio.get_running_loop().create_future()
             self._busy.discard(trajectory)
@@ -51,8 +51,11 @@ class WaveScheduler:
     def _admit_wave_if_complete(self) -> None:
         if not self._waiting or self._busy:
             return
+        # By id: the order in which they came depends on how long tools and coaches took.
         wave = [self._waiting[trajectory] for trajectory in sorted(self._waiting)]
         self._waiting.clear()
+        # All are busy again from here on, although they continue a step of the loop later: otherwise the first one
+        # that asks anew would be a wave of its own.
         self._busy.update(self._running)
         # Deferred: the request that completes the wave must be waiting too, or it would be sampled out of order.
         asyncio.get_running_loop().call_soon(_admit, wave)
@@ -60,5 +63,5 @@ class WaveScheduler:
 
 def _admit(wave: list[asyncio.Future[None]]) -> None:
     for admitted in wave:
-        if not admitted.done():
+        if not admitted.done():  # Its trajectory may have been cancelled since.
             admitted.set_result(None)

@@ -19,11 +19,12 @@ class ApiOnlyEngine(Engine):
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None: ...
 
     def sampler(self, policy: str) -> Sampler:
-        raise ConfigError(f"{policy} is behind an API: there are no weights here")
+        raise ConfigError(f"policies.{policy}: all policies of this run are behind an API, so no engine has weights")
 
     async def score(self, experience: Experience) -> Experience:
-        none = experience.logprobs  # there are no rows
-        return replace(experience, old_logprobs=none, ref_logprobs=none, values=none)
+        # Rows have tokens, which policies behind an API lack, so there are none: any empty column will do.
+        empty = experience.logprobs
+        return replace(experience, old_logprobs=empty, ref_logprobs=empty, values=empty)
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float

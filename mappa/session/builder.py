@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mappa.config.compose import ComposedConfig, iter_choices
+from mappa.config.compose import ComposedConfig
 from mappa.rollout.team import Team
 from mappa.session.api_only_engine import ApiOnlyEngine
 from mappa.session.coaches import RunCoaches, build_coaches
@@ -35,10 +34,9 @@ from mappa.session.toolset import Toolset, open_tools
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.codec import check_record
-from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
-from mappa_core.errors import ConfigError, InputError, TaskError
+from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
     Coach,
@@ -80,7 +78,9 @@ class Session:
     @property
     def deterministic(self) -> bool:
         """Whether sampling is reproducible bit for bit."""
-        return self.engine.deterministic and self.team.api_policies.keys().isdisjoint(self.team.policy_of.values())
+        # A policy behind an API may be there only to propose prompts, and play no agent.
+        is_api_played = any(policy in self.team.api_policies for policy in self.team.policy_of.values())
+        return self.engine.deterministic and not is_api_played
 
     @property
     def providers(self) -> tuple[Provider, ...]:
@@ -96,7 +96,10 @@ class Session:
         with a field of the wrong type or a file that cannot be used."""
         tasks, where = tuple(self.source.load(split) or ()), f"tasks.use={self.config.tasks.use}"
         if len(tasks) < min_count:
-            raise TaskError(f"{where}: {len(tasks)} {split} tasks, at least {min_count} needed")
+            raise TaskError(
+                f"{where}: {len(tasks)} {split} tasks, at least {min_count} needed: look at tasks.options, or choose "
+                "another source"
+            )
         seen: set[str] = set()
         for task in tasks:
             try:
@@ -104,7 +107,10 @@ class Session:
             except TaskError as error:
                 raise TaskError(f"{where}: the task {getattr(task, 'id', task)!r}: {error}") from error
             if task.id in seen:
-                raise TaskError(f"{where}: the id {task.id!r} occurs twice among {split} tasks")
+                raise TaskError(
+                    f"{where}: the id {task.id!r} occurs twice among {split} tasks; results are kept by id, so each "
+                    "task needs its own"
+                )
             seen.add(task.id)
         return tasks
 
@@ -123,7 +129,9 @@ class Session:
         if split == "train":
             return self.team
         section = self.config.eval
-        sampling = {agent: replace(one, temperature=section.temperature) for agent, one in self.team.sampling.items()}
+        sampling = {
+            agent: replace(chosen, temperature=section.temperature) for agent, chosen in self.team.sampling.items()
+        }
         team = replace(self.team, sampling=sampling)
         return team if section.coach else replace(team, coach_of={}, hindsight=None)
 
@@ -141,31 +149,11 @@ async def open_session(
 
     Raises ConfigError, PluginError or ModelError before anything is written.
     """
+    # Before anything is built: keys are masked in what a plugin logs or raises while it starts.
     keep_environment()
     async with AsyncExitStack() as stack:
         builder = _SessionBuilder(composed.config, registry, stack, fresh=fresh)
         yield await builder.session(learning=learning, coach=coach)
-
-
-def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
-    """Try every offer of a config, its tasks and its engine's plan apart; return each reason why no run can start."""
-    config, problems = composed.config, list[str]()
-    # A tool is tried when it is opened; a loss imports the libraries of its engine.
-    for key, kind, choice in (one for one in iter_choices(config) if one[1] not in ("tools", "losses")):
-        try:
-            offer = registry.build(kind, str(choice.use), choice.options)
-            if kind == "tasks":
-                problems += [f"tasks: no {one} tasks" for one in ("train", config.eval.split) if not offer.load(one)]
-            elif kind == "engines" and hasattr(offer, "plan"):
-                agents = tuple(registry.build("workflows", config.workflow.use, config.workflow.options).agents)
-                teachers = find_teachers(config, agents, build_estimator(config, registry))
-                if specs := build_policy_specs(config, (*policies_with_weights(config, agents), *teachers)):
-                    plan = offer.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
-                    problems += plan.details.get("problems", ())
-                    check_scored(offer, config, [spec for spec in specs if spec.name in teachers])
-        except InputError as error:
-            problems.append(f"{key}: {error}")
-    return problems
 
 
 class _SessionBuilder:
@@ -187,9 +175,9 @@ class _SessionBuilder:
             check_estimators(config, registry, tuple(workflow.agents))
             check_temperatures(config, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
-        coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
-        for one in coaches.coaches:
-            self._stack.push_async_callback(one.close)
+        run_coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
+        for built_coach in run_coaches.coaches:
+            self._stack.push_async_callback(built_coach.close)
         experience_builder = build_experience_builder(config, registry, workflow)
         check_difference_shaper(config, experience_builder.shapers)
         default_actions = resolve_default_actions(config, workflow)
@@ -197,15 +185,26 @@ class _SessionBuilder:
         optimizer = _build_prompt_optimizer(config, registry, workflow) if learning else None
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
+        # What takes long comes last, tools and then the engine: a wrong setting is found before a model is loaded.
         toolset = await open_tools(config, registry, self._stack)
         teachers = find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
-        team, engine, specs = await self._team(workflow, coaches, toolset, learning, teachers)
+        team, engine, specs = await self._team(workflow, run_coaches, toolset, learning, teachers)
         return Session(
-            config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
-            policies=specs, coaches=coaches.coaches, experience_builder=experience_builder,
-            default_actions=default_actions, estimator=estimator, prompt_optimizer=optimizer, loss=loss,
+            config=config,
+            workflow=workflow,
+            source=source,
+            engine=engine,
+            team=team,
+            sandboxes=toolset.sandboxes,
+            policies=specs,
+            coaches=run_coaches.coaches,
+            experience_builder=experience_builder,
+            default_actions=default_actions,
+            estimator=estimator,
+            prompt_optimizer=optimizer,
+            loss=loss,
             trackers=trackers,
-        )  # fmt: skip
+        )
 
     async def _team(
         self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool, teachers: Sequence[str]
@@ -218,20 +217,28 @@ class _SessionBuilder:
         specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers), fresh=self._fresh)
         engine = await self._engine(specs, learning, teachers)
         team = Team(
-            workflow=workflow, policy_of=policy_of, tools=toolset.tools, toolboxes=toolset.toolboxes,
+            workflow=workflow,
+            policy_of=policy_of,
             samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},
-            limits=toolset.limits, retries=toolset.retries,
-            coach_of=coaches.coach_of, hindsight=coaches.hindsight, api_policies=api_policies,
-            ledger=Ledger(config.coach.spend_usd), reference_for=frozenset(config.coach.reference_for),
-            coach_timeout_s=config.coach.timeout_s, seed=config.seed,
-        )  # fmt: skip
+            tools=toolset.tools,
+            toolboxes=toolset.toolboxes,
+            limits=toolset.limits,
+            retries=toolset.retries,
+            coach_of=coaches.coach_of,
+            hindsight=coaches.hindsight,
+            api_policies=api_policies,
+            ledger=Ledger(config.coach.spend_usd),
+            reference_for=frozenset(config.coach.reference_for),
+            coach_timeout_s=config.coach.timeout_s,
+            seed=config.seed,
+        )
         return team, engine, specs
 
     def _trackers(self) -> tuple[tuple[str, Tracker], ...]:
         """Build the recipe's trackers and those of every run; the caller of the session starts and closes them."""
         registry = self._registry
-        choices = [(one.use, one.options) for one in self._config.trackers]
+        choices = [(chosen.use, chosen.options) for chosen in self._config.trackers]
         named = {name for name, _ in choices}
         defaults = [name for name in registry.names("trackers") if registry.offer("trackers", name).default]
         choices += [(name, None) for name in defaults if name not in named]
@@ -239,7 +246,9 @@ class _SessionBuilder:
 
     def _api_policies(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
         api_policies = build_api_policies(self._config, self._registry, names)
-        for policy in {id(policy): policy for policy in api_policies.values()}.values():
+        # Several names may have one policy, which is closed once.
+        distinct = {id(policy): policy for policy in api_policies.values()}
+        for policy in distinct.values():
             self._stack.push_async_callback(policy.close)
         return api_policies
 
@@ -248,6 +257,7 @@ class _SessionBuilder:
         if not specs:
             return ApiOnlyEngine()
         engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
+        # Before it opens: what an `open` that fails half-way has started is closed, too.
         self._stack.push_async_callback(engine.close)
         _check_staleness(engine, changes_prompts=learning and self._config.prompts is not None)
         check_scored(engine, self._config, [spec for spec in specs if spec.name in teachers])
@@ -257,8 +267,9 @@ class _SessionBuilder:
 
 
 def _providers(coaches: Iterable[Coach], policies: Iterable[ApiPolicy]) -> tuple[Provider, ...]:
-    providers = (*(provider for coach in coaches for provider in coach.providers), *(one.provider for one in policies))
-    return tuple(dict.fromkeys(providers))
+    of_coaches = [provider for coach in coaches for provider in coach.providers]
+    of_policies = [policy.provider for policy in policies]
+    return tuple(dict.fromkeys((*of_coaches, *of_policies)))
 
 
 def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
@@ -270,11 +281,15 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
         "credit.counterfactual.agents": config.credit.counterfactual.agents,
         "credit.counterfactual.default_actions": config.credit.counterfactual.default_actions,
     }
-    for key, name in ((key, name) for key, names in named.items() for name in names if name not in agents):
-        close = difflib.get_close_matches(name, agents, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        known = f"the workflow {config.workflow.use}, which has {', '.join(agents)}"
-        raise ConfigError(f"{key}: {name!r} is no agent of {known}.{hint}")
+    for key, names in named.items():
+        for name in names:
+            if name not in agents:
+                close = difflib.get_close_matches(name, agents, n=1)
+                hint = f" Did you mean {close[0]}?" if close else ""
+                raise ConfigError(
+                    f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, which has "
+                    f"{', '.join(agents)}.{hint}"
+                )
 
 
 def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
@@ -282,38 +297,11 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
     for agent in prompts:
         if agent not in workflow.prompts:
             known = ", ".join(workflow.prompts) or "none"
-            raise ConfigError(f"agents.{agent}.prompt: {config.workflow.use} names no prompt of it; it names: {known}")
+            raise ConfigError(
+                f"agents.{agent}.prompt: the workflow {config.workflow.use} names no prompt of it that could be "
+                f"replaced; it names those of: {known}"
+            )
     return workflow.with_prompts(prompts) if prompts else workflow
-
-
-def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded: Iterable[str]) -> Iterator[str]:
-    """Describe settings that do not have the effect that they seem to have: those of the user that no agent follows, as
-    each has its own; policies that nothing uses, neither an agent nor one that is `loaded`; advantages normalised over
-    a policy that agents share; shapers before one that replaces every reward."""
-    policy_of, optimizer = assign_policies(composed.config, agents), composed.config.prompts
-    used = {"default", *policy_of.values(), *loaded, *([optimizer.policy] if optimizer else [])}
-    for unused in sorted(composed.config.policies.keys() - used):
-        yield f"policies.{unused} has no effect: agents play by {', '.join(dict.fromkeys(policy_of.values()))}"
-    shared = [one for one, count in Counter(policy_of.values()).items() if count > 1]
-    if shared and getattr(composed.config.estimator.options, "normalize", None) == "policy":
-        yield (
-            f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
-            "of them moves the advantages of the others; normalize=agent keeps them apart"
-        )
-    before = list[str]()
-    for one in composed.config.shapers:
-        if before and (one.use == "outcome" or (one.use == "difference" and one.options.process_weight == 0)):
-            what = f"{', '.join(before)} before it"
-            yield f"shapers: {one.use} replaces every reward, so that {what} has no effect; put it behind {one.use}"
-        before.append(str(one.use))
-    for place, _, choice in iter_choices(composed.config):
-        if getattr(choice.options, "batch_api", None) is not None:
-            yield f"{place}.options.batch_api: each of {composed.config.train.iterations} iterations waits for batches"
-    for name in ("max_tokens", "temperature"):
-        given, own = (composed.origins.get(f"{key}.{name}", "") for key in ("sampling", f"agents.{agents[0]}"))
-        values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]
-        if not given.startswith((DEFAULT_ORIGIN, "recipe ")) and None not in values:
-            yield f"sampling.{name} ({given}) has no effect: every agent has an agents.AGENT.{name} of its own ({own})"
 
 
 def _build_prompt_optimizer(config: RunConfig, registry: Registry, workflow: Workflow) -> PromptOptimizer | None:
@@ -332,14 +320,19 @@ def _build_prompt_optimizer(config: RunConfig, registry: Registry, workflow: Wor
 def _check_staleness(engine: Engine, *, changes_prompts: bool) -> None:
     staleness, share = engine.max_staleness, engine.straggler_share
     if staleness < 0:
-        raise ConfigError(f"engine.options.max_staleness is {staleness}; it is at least 0")
+        raise ConfigError(
+            f"engine.options.max_staleness is {staleness}; it is at least 0: the updates that a sampler may be behind"
+        )
     if staleness and changes_prompts:
         raise ConfigError(
             f"engine.options.max_staleness={staleness}: what is collected ahead would follow prompts of before; set it "
             "to 0, or leave prompts out"
         )
     if not 0.0 <= share < 1.0:
-        raise ConfigError(f"engine.options.straggler_share is {share:g}; it is at least 0 and below 1")
+        raise ConfigError(
+            f"engine.options.straggler_share is {share:g}; it is at least 0 and below 1, the share of an iteration's "
+            "rollouts that may be left to the next"
+        )
     if share and not staleness:
         raise ConfigError(
             f"engine.options.straggler_share={share:g}: what is finished later is learned from later, which "

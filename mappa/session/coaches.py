@@ -32,7 +32,8 @@ def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> 
     judged = workflow.agents if section.reward.get("live") else ()
     coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in judged}
     hindsight = builder.build(section.hindsight) if section.hindsight and section.reward.get("after") else None
-    return RunCoaches(coach_of=coach_of, hindsight=hindsight, coaches=tuple(one.coach for _, one in builder.built))
+    coaches = tuple(judge.coach for _, judge in builder.built)
+    return RunCoaches(coach_of=coach_of, hindsight=hindsight, coaches=coaches)
 
 
 def _check_reward(section: CoachSection) -> None:
@@ -46,7 +47,10 @@ def _check_reward(section: CoachSection) -> None:
             "coach.reward.after=1 (coach.reward.live stays beside it unless set to 0), or coach.hindsight=null"
         )
     if section.reward.get("again"):
-        raise ConfigError("coach.reward.again: verdicts of `mappa judge` come after training and reward nothing")
+        raise ConfigError(
+            "coach.reward.again: verdicts of `mappa judge` come after training and reward nothing; give live or "
+            "after the weight"
+        )
 
 
 class _CoachBuilder:
@@ -58,6 +62,7 @@ class _CoachBuilder:
         self.built: list[tuple[OfferChoice, NamedCoach]] = []
 
     def build(self, chosen: Use | CoachSection) -> NamedCoach:
+        # A search, because options are dataclasses that need not be hashable.
         for other, judge in self.built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
@@ -70,10 +75,13 @@ class _CoachBuilder:
 def _check_timeout(chosen: OfferChoice, timeout_s: float) -> None:
     """Raise ConfigError if the attempts of one call, also of a coach in the options, may take longer than a verdict."""
     limits = getattr(chosen.options, "limits", None)
-    if isinstance(limits, CallLimits) and (needed_s := limits.attempts * limits.timeout_s) > timeout_s:
-        raise ConfigError(
-            f"coach.timeout_s={timeout_s:g}: of {chosen.use}, limits.attempts={limits.attempts} times "
-            f"limits.timeout_s={limits.timeout_s:g} does not fit; raise it to {needed_s:g}, or lower them"
-        )
+    if isinstance(limits, CallLimits):
+        # Without the waits between attempts, during which the deadline of a verdict runs on, too: those are short.
+        needed_s = limits.attempts * limits.timeout_s
+        if needed_s > timeout_s:
+            raise ConfigError(
+                f"coach.timeout_s={timeout_s:g}: of {chosen.use}, limits.attempts={limits.attempts} times "
+                f"limits.timeout_s={limits.timeout_s:g} does not fit; raise it to {needed_s:g}, or lower them"
+            )
     for _, part in choices_in(chosen.options, ""):
         _check_timeout(part, timeout_s)

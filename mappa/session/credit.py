@@ -19,7 +19,7 @@ def build_experience_builder(config: RunConfig, registry: Registry, workflow: Wo
     policies = assign_policies(config, tuple(workflow.agents))
     return ExperienceBuilder(
         reward=config.coach.reward,
-        shapers=tuple(registry.build("shapers", one.use, one.options) for one in config.shapers),
+        shapers=tuple(registry.build("shapers", chosen.use, chosen.options) for chosen in config.shapers),
         policies=policies,
         trained=trained_policies(config, policies.values()),
         metric=workflow.metric,
@@ -28,9 +28,12 @@ def build_experience_builder(config: RunConfig, registry: Registry, workflow: Wo
 
 def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
     """Build the run's estimator, with the estimators of single agents combined into it."""
-    chosen = config.estimator
-    own = {agent: registry.build("estimators", one.use, one.options) for agent, one in chosen.by_agent.items()}
-    return combine_estimators(registry.build("estimators", chosen.use, chosen.options), own)
+    section = config.estimator
+    default = registry.build("estimators", section.use, section.options)
+    by_agent = {
+        agent: registry.build("estimators", chosen.use, chosen.options) for agent, chosen in section.by_agent.items()
+    }
+    return combine_estimators(default, by_agent)
 
 
 def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[str, str]:
@@ -59,11 +62,21 @@ def check_difference_shaper(config: RunConfig, shapers: Iterable[Shaper]) -> Non
 
 def check_dynamic_sampling(config: RunConfig, straggler_share: float) -> None:
     """Raise ConfigError if `train.dynamic_sampling` is on where an iteration has no rewards to compare, or not all."""
-    hindrances = {
-        "train.samples=1 leaves nothing to compare with; set it to 2 or more": config.train.samples == 1,
-        "counterfactuals come later; set credit.counterfactual.use=none": config.credit.counterfactual.use != "none",
-        "engine.options.straggler_share leaves tasks unfinished; set it to 0": straggler_share > 0,
-    }
-    if config.train.dynamic_sampling and any(hindrances.values()):
-        why = next(one for one, present in hindrances.items() if present)
-        raise ConfigError(f"train.dynamic_sampling={config.train.dynamic_sampling}: {why}")
+    if not config.train.dynamic_sampling:
+        return
+    counterfactual = config.credit.counterfactual.use
+    if config.train.samples == 1:
+        why = "train.samples=1 leaves nothing to compare with; set it to 2 or more"
+    elif counterfactual != "none":
+        why = (
+            f"tasks are replaced by their rewards, and with credit.counterfactual.use={counterfactual} these depend on "
+            "rollouts that are played once all tasks of an iteration are chosen; set credit.counterfactual.use=none"
+        )
+    elif straggler_share > 0:
+        why = (
+            "tasks are replaced when all their samples have rewards, and "
+            f"engine.options.straggler_share={straggler_share:g} leaves tasks unfinished; set it to 0"
+        )
+    else:
+        return
+    raise ConfigError(f"train.dynamic_sampling={config.train.dynamic_sampling}: {why}")

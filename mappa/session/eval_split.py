@@ -54,5 +54,6 @@ def split_held_out(tasks: Sequence[Task], config: RunConfig) -> HeldOutTasks:
 def in_selection_split(task: Task, share: float) -> bool:
     """Whether a task belongs to the `share` on which the best checkpoint is chosen."""
     name = f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"
+    # A hash as a number from 0 to 1: what is below a small share is also below a larger one.
     digest = hashlib.blake2b(f"selection/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64 < share

@@ -53,14 +53,17 @@ def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str
             "policies: all that have weights are frozen, so that none is trained; set policies.default.kind=full, or "
             "use mappa eval, which plays without training"
         )
-    for agent, name in policy_of.items():
-        key, own = (f"estimator.by_agent.{agent}", by_agent[agent]) if agent in by_agent else ("estimator", None)
-        if name in trained:
-            chosen = own or config.estimator
+    for agent, policy in policy_of.items():
+        key = f"estimator.by_agent.{agent}" if agent in by_agent else "estimator"
+        if policy in trained:
+            chosen = by_agent.get(agent, config.estimator)
             for place, part in ((key, chosen), *choices_in(chosen.options, f"{key}.options")):
-                _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, name)
-        elif own is not None:
-            raise ConfigError(f"{key}: the policy {name!r} of agent {agent!r} is not trained; remove the setting")
+                _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, policy)
+        elif agent in by_agent:
+            raise ConfigError(
+                f"{key}: the policy {policy!r} of agent {agent!r} is not trained, so nothing is estimated for it; "
+                "remove the setting"
+            )
 
 
 def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str, policy: str) -> None:
@@ -80,16 +83,22 @@ def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str,
 def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
     """Raise ConfigError if an agent whose policy is trained samples greedily: the probability of what it does then has
     no gradient."""
-    for agent, name in assign_policies(config, agents).items():
+    for agent, policy in assign_policies(config, agents).items():
+        if _section(policy, config).kind not in _TRAINED:
+            continue
         own = config.agents.get(agent, AgentSection()).temperature
         temperature = config.sampling.temperature if own is None else own
-        if (temperature == 0.0 or config.sampling.top_k == 1) and _section(name, config).kind in _TRAINED:
+        if temperature == 0.0:
             key = "sampling.temperature=0" if own is None else f"agents.{agent}.temperature=0"
-            key, remedy = (key, "above 0") if temperature == 0.0 else ("sampling.top_k=1", "to 0 (no limit) or above 1")
-            raise ConfigError(
-                f"{key}: agent {agent!r} is trained, and greedy actions teach nothing; set it {remedy} "
-                "(eval.temperature may be 0)"
-            )
+            remedy = "above 0"
+        elif config.sampling.top_k == 1:
+            key, remedy = "sampling.top_k=1", "to 0 (no limit) or above 1"
+        else:
+            continue
+        raise ConfigError(
+            f"{key}: agent {agent!r} is trained, and greedy actions teach nothing; set it {remedy} "
+            "(eval.temperature may be 0)"
+        )
 
 
 def find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator) -> tuple[str, ...]:
@@ -98,12 +107,16 @@ def find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator
     Raises ConfigError if one is no policy of the run, has no weights, or must not teach an agent."""
     teachers = find_teacher_policies(estimator, agents, config.coach.reference_for)
     known = dict.fromkeys((*assign_policies(config, agents).values(), *config.policies))
+    # A section for policies that have none of their own, and no policy itself.
     known.pop("default", None)
     for name in teachers:
         if name not in known:
             raise ConfigError(f"estimator: the teacher {name!r} is no policy of this run; those are {', '.join(known)}")
         if _section(name, config).kind == "api":
-            raise ConfigError(f"estimator: the teacher {name!r} is behind an API, which scores no given tokens")
+            raise ConfigError(
+                f"estimator: the teacher {name!r} is behind an API, which scores no given tokens; choose a policy of "
+                "kind full, lora or frozen"
+            )
     return teachers
 
 
@@ -140,7 +153,7 @@ def _section(name: str, config: RunConfig) -> PolicySection:
 
 def _spec(name: str, config: RunConfig, *, fresh: bool) -> PolicySpec:
     section = _section(name, config)
-    assert section.model is not None  # a config without one is not composed
+    assert section.model is not None  # A config without one is not composed.
     kind: Any = section.kind
     spec = PolicySpec(
         name=name,

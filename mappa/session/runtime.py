@@ -28,7 +28,8 @@ def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: P
     """
     cassette = None
     if any(coach.providers for coach in coaches):
-        cassette = open_cassette(chosen.mode, folder / CASSETTE_NAME if chosen.path is None else Path(chosen.path))
+        path = folder / CASSETTE_NAME if chosen.path is None else Path(chosen.path)
+        cassette = open_cassette(chosen.mode, path)
     if cassette is None:
         yield
         return
@@ -43,8 +44,10 @@ def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: P
 def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, folder: Path, ledger: Ledger) -> None:
     """Make coaches and policies record their batches in the folder of the cassette, used or not, under the cap of
     `ledger`. Raises RunError if the record is in use by another process or cannot be written."""
+    # Beside the cassette: runs that share verdicts also share the batches that were paid for them.
+    record_folder = folder if chosen.path is None else Path(chosen.path).parent
     for user in users:
-        user.open_batches(folder if chosen.path is None else Path(chosen.path).parent, lambda: ledger.left_usd)
+        user.open_batches(record_folder, lambda: ledger.left_usd)
 
 
 @contextmanager

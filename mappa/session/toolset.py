@@ -40,6 +40,7 @@ async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitSta
     toolboxes: dict[str, tuple[str, ...]] = {}
     for name, section in config.tools.items():
         built: Tool | Toolbox = registry.build("tools", section.use, section.options)
+        # Before it connects, which may fail half-way.
         stack.push_async_callback(built.close)
         named_tools: Sequence[tuple[str, Tool]]
         if isinstance(built, Toolbox):
@@ -60,10 +61,11 @@ async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitSta
 async def open_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Toolset:
     """Build the tools and open those that run programs, each once, however many names it has."""
     toolset = await build_tools(config, registry, stack)
-    opened = {
-        identity: await tool.open()
-        for identity, tool in {id(tool): tool for tool in toolset.tools.values()}.items()
-        if isinstance(tool, Sandboxed)
-    }
-    sandboxes = {name: opened[id(tool)] for name, tool in toolset.tools.items() if id(tool) in opened}
+    sandboxes: dict[str, Sandbox] = {}
+    opened: dict[int, Sandbox] = {}
+    for name, tool in toolset.tools.items():
+        if isinstance(tool, Sandboxed):
+            if id(tool) not in opened:
+                opened[id(tool)] = await tool.open()
+            sandboxes[name] = opened[id(tool)]
     return replace(toolset, sandboxes=sandboxes)

@@ -17,9 +17,10 @@ from mappa_core.protocols import PolicySpec
 
 def resolve_starts(composed: ComposedConfig) -> ComposedConfig:
     """Replace `@best` and `@last` in `policies.*.from` by iterations, so that a resumed run starts from the same."""
-    starts = {name: one.start for name, one in composed.config.policies.items() if one.start is not None}
+    starts = {name: policy.start for name, policy in composed.config.policies.items() if policy.start is not None}
     if not starts:
         return composed
+    # A copy: the config that the caller composed stays as it is.
     config = copy.deepcopy(composed.config)
     settings = composed.settings
     for name, start in starts.items():

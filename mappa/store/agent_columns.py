@@ -64,31 +64,42 @@ class AgentColumn:
 
     def cell(self, figures: AgentSummary) -> str:
         """The value as text, `-` if it is unknown."""
-        if (value := self.value(figures)) is None:
+        value = self.value(figures)
+        if value is None:
             return "-"
-        return f"{100 * value:{self.spec[:-1]}f} %" if self.spec.endswith("%") else format(value, self.spec)
+        if self.spec.endswith("%"):
+            # Not Python's own `%`, which sets no space before the sign.
+            precision = self.spec.removesuffix("%")
+            return f"{100 * value:{precision}f} %"
+        return format(value, self.spec)
 
 
 AGENT_COLUMNS = tuple(
-    AgentColumn(name=one.name, title=one.metadata["title"], spec=one.metadata["spec"], value=attrgetter(one.name))
-    for one in fields(AgentSummary)
+    AgentColumn(
+        name=figure.name,
+        title=figure.metadata["title"],
+        spec=figure.metadata["spec"],
+        value=attrgetter(figure.name),
+    )
+    for figure in fields(AgentSummary)
 )
 """Columns of every table of agents, in order."""
 
 
 def summarize_agents(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> Mapping[str, AgentSummary]:
     """Measure every agent over its steps and live verdicts in `trajectories`."""
-    acted = {agent: AgentActions() for agent in agents}
+    actions_of = {agent: AgentActions() for agent in agents}
     for trajectory in trajectories:
         agent_of = {step.id: step.agent for step in trajectory.steps}
         for agent in set(agent_of.values()):
-            acted[agent].rollouts += 1
+            actions_of[agent].rollouts += 1
         for step in trajectory.steps:
-            acted[step.agent].steps.append(step)
+            actions_of[step.agent].steps.append(step)
         for verdict in trajectory.verdicts:
             if verdict.phase == "live" and verdict.score is not None:
-                acted[agent_of[verdict.step]].points.append(verdict.score)
-    return {
-        agent: AgentSummary(**{one.name: one.metadata["measure"](actions) for one in fields(AgentSummary)})
-        for agent, actions in acted.items()
-    }
+                actions_of[agent_of[verdict.step]].points.append(verdict.score)
+    return {agent: _summarize(actions) for agent, actions in actions_of.items()}
+
+
+def _summarize(actions: AgentActions) -> AgentSummary:
+    return AgentSummary(**{figure.name: figure.metadata["measure"](actions) for figure in fields(AgentSummary)})

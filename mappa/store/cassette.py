@@ -23,6 +23,7 @@ CASSETTE_SCHEMA = 1
 _APPLICATION_ID = 0x4D434153
 """`PRAGMA application_id` of a cassette, which distinguishes it from other databases."""
 _MAGIC = b"SQLite format 3\0"
+"""First bytes of every SQLite database (https://www.sqlite.org/fileformat.html, section 1.3)."""
 
 
 def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
@@ -39,11 +40,13 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
     _check_file(path, needed=mode == "replay")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    # Read-only for a replay, so that it works in a place that cannot be written to.
     connection = connect(path, "ro" if mode == "replay" else "rwc")
     try:
         with database_errors(path):
             if mode != "replay":
                 _create_tables(connection)
+            # Before the journal mode, which would be written into a database that is no cassette.
             _check_schema(connection, path)
             if mode != "replay":
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -77,13 +80,16 @@ class CassetteFile:
         if self._replays_only:
             raise CoachError(
                 f"{self.path} holds no verdict on this: the evidence, the rubric, the model or an option of the coach "
-                "is another one than when it was recorded; coach.cassette.mode=auto asks for what is missing"
+                "is another one than when it was recorded. Set coach.cassette.mode=auto to ask for what is missing"
             )
         return None
 
     def put(self, address: str, verdict: Verdict) -> None:
         if verdict.status == "failed":
-            raise ValueError("a failed verdict is no judgement to be kept")
+            raise ValueError(
+                f"{self.path}: the verdict at {address} failed ({verdict.error}), and a failure is not kept, so that "
+                "the request is made again"
+            )
         with database_errors(self.path):
             row = (address, to_json(verdict).decode())
             self._connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", row)
@@ -109,11 +115,12 @@ def _check_file(path: Path, *, needed: bool) -> None:
                 ) from error
             return
         if start and start != _MAGIC:
-            raise RunError(f"{path} is no cassette: it is not a database")
+            raise RunError(f"{path} is no cassette: it is not a database. Name another file as coach.cassette.path")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    # A database that is not empty stays as it is.
+    # A database that is not empty stays as it is. IMMEDIATE takes the lock before looking, so that of two processes
+    # which open a new file at once only one creates the tables.
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         connection.execute("CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)")
@@ -125,7 +132,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
     if kind != _APPLICATION_ID:
-        raise RunError(f"{path} is a database, but no cassette")
+        raise RunError(f"{path} is a database, but no cassette: name another file as coach.cassette.path")
     ((schema,),) = connection.execute("PRAGMA user_version")
     if schema != CASSETTE_SCHEMA:
         raise RunError(

@@ -119,6 +119,7 @@ class Checkpoints:
     def _local_iterations(self) -> tuple[int, ...]:
         if not self.folder.is_dir():
             return ()
+        # Six digits or more: names are padded to six, and a run may have more than 999,999 iterations.
         return tuple(sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{6,}", path.name)))
 
     def latest_iteration(self) -> int | None:
@@ -130,7 +131,7 @@ class Checkpoints:
         """Load and verify the last checkpoint. Raises RunError if there is none."""
         latest = self.latest_iteration()
         if latest is None:
-            raise RunError(f"{self.folder} holds no checkpoint: the run did not come to its first")
+            raise RunError(f"{self.folder} holds no checkpoint: the run ended before it wrote its first")
         return self.load(latest)
 
     def path(self, iteration: int) -> Path:
@@ -173,6 +174,7 @@ class Checkpoints:
                     prompts=prompts or {},
                 )
                 write_atomic(aside / _MANIFEST, msgspec.json.format(to_json(manifest), indent=2))
+                # Records first: a checkpoint that survives a power cut must not be ahead of its run.
                 if self._before_publish is not None:
                     self._before_publish()
                 self._publish(aside, self.path(iteration))
@@ -181,9 +183,11 @@ class Checkpoints:
                 raise
 
     def _publish(self, aside: Path, path: Path) -> None:
+        # A folder cannot be renamed over one that is not empty, so an older one steps aside first.
         if path.exists():
             path.rename(self._discarded_path(path))
         aside.rename(path)
+        # The names are on the disk only when their folder is synced; before that the older one must not be removed.
         fsync_path(self.folder)
         shutil.rmtree(self._discarded_path(path), ignore_errors=True)
 
@@ -226,7 +230,7 @@ class Checkpoints:
     def keep_best(self, best: BestCheckpoint) -> None:
         """Record `best`, whose checkpoint must exist, and protect that checkpoint from pruning."""
         if not self.path(best.iteration).is_dir():
-            raise ValueError(f"there is no checkpoint of iteration {best.iteration} to keep")
+            raise ValueError(f"{self.folder}: there is no checkpoint of iteration {best.iteration} to keep as the best")
         data = msgspec.json.format(to_json(best), indent=2)
         write_atomic(self.folder / _BEST, data)
         if self.mirror is not None:
@@ -235,15 +239,17 @@ class Checkpoints:
     def prune(self, keep: int) -> None:
         """Remove all checkpoints but the last `keep` and that of the best evaluation."""
         if keep < 1:
-            raise ValueError(f"at least one checkpoint has to stay, not {keep}")
+            raise ValueError(f"{self.folder}: at least one checkpoint has to stay, and {keep} were to be kept")
         best = self.best()
         protected = set() if best is None else {best.iteration}
-        for iteration in set(self._local_iterations()[:-keep]) - protected:
+        older = self._local_iterations()[:-keep]
+        for iteration in set(older) - protected:
             path = self.path(iteration)
             path.rename(self._discarded_path(path))
             shutil.rmtree(self._discarded_path(path))
         if self.mirror is not None:
-            for iteration in set(self.mirror.checkpoints(_MANIFEST)) - {*self._local_iterations(), *protected}:
+            remaining = {*self._local_iterations(), *protected}
+            for iteration in set(self.mirror.checkpoints(_MANIFEST)) - remaining:
                 self.mirror.remove(self.path(iteration).name, first=_MANIFEST)
 
     def copy_to_mirror(self, written: int) -> None:
@@ -252,6 +258,8 @@ class Checkpoints:
             return
         there = self.mirror.checkpoints(_MANIFEST)
         for iteration in self._local_iterations():
+            # The mirror may hold an older one of the iteration just written; others that it lacks were not copied
+            # because the remote could not be reached then.
             if iteration == written or iteration not in there:
                 path = self.path(iteration)
                 self.mirror.push(path, _read_manifest(path).files, last=_MANIFEST)
@@ -312,11 +320,16 @@ def _sync_files(folder: Path) -> dict[str, FileEntry]:
     """Sync all files under a folder to disk and return their entries."""
     entries = {}
     for parent, _, names in os.walk(folder):
-        for file in (Path(parent, name) for name in names if not name.endswith(_HASH)):
+        for name in names:
+            if name.endswith(_HASH):
+                continue
+            file = Path(parent, name)
             fsync_path(file)
-            written = file.with_name(f"{file.name}{_HASH}")
-            sha256 = written.read_text().split()[0] if written.exists() else _sha256(file)
+            hash_file = file.with_name(f"{name}{_HASH}")
+            # Reading gigabytes again takes as long as writing them did.
+            sha256 = hash_file.read_text().split()[0] if hash_file.exists() else _sha256(file)
             entries[file.relative_to(folder).as_posix()] = FileEntry(size=file.stat().st_size, sha256=sha256)
+        # A file whose name is not in a synced folder may be gone after a power cut, however its content was synced.
         fsync_path(Path(parent))
     return dict(sorted(entries.items()))
 
@@ -340,7 +353,8 @@ def _verify_files(path: Path) -> Manifest:
     for name, entry in manifest.files.items():
         file = path / name
         if not file.is_file():
-            raise RunError(f"{file} is missing")
+            raise RunError(f"{file} is missing, and the manifest of its checkpoint names it")
+        # The size first: it finds a cut off file without reading it.
         if file.stat().st_size != entry.size or _sha256(file) != entry.sha256:
             raise RunError(f"{file} is damaged: it is not as it was written")
     return manifest

@@ -66,6 +66,7 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
     """Open the checkpoints of a run and read its settings; None if there is no such run."""
     if "://" in place:
         mirror = Mirror(place)
+        # Cached by a hash of the whole URL, which may hold characters that no name of a folder may.
         name = hashlib.sha256(mirror.url.encode()).hexdigest()[:32]
         stored = mirror.read(CONFIG)
         if stored is None:
@@ -87,7 +88,7 @@ def _resolve_iteration(checkpoints: Checkpoints, which: str, run: str) -> int:
     if which == "last":
         latest = checkpoints.latest_iteration()
         if latest is None:
-            raise RunError(f"{run} has no checkpoint: it did not come to its first")
+            raise RunError(f"{run} has no checkpoint: it ended before it wrote its first")
         return latest
     best = checkpoints.best()
     if best is None:

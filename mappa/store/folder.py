@@ -70,6 +70,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 raise RunError(f"{path} exists already: go on with it by --resume {path}, or choose another run.name")
             root.mkdir(parents=True, exist_ok=True)
             try:
+                # Renamed when complete: a process that lists runs never sees one without its config or database.
                 aside.mkdir()
                 write_atomic(aside / CONFIG, config)
                 Store.create(aside / DATABASE_NAME)
@@ -90,6 +91,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             lock = _acquire_lock(path)
         try:
             folder = cls(path, scratch=scratch, mirror=mirror, lock=lock)
+            # Under the lock: without it, what looks like a leftover may be the checkpoint that the writer is writing.
             with storage_errors(path):
                 folder.checkpoints.remove_unfinished()
         except BaseException:
@@ -109,6 +111,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Close the store and release the lock; a second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is not None:
+            # The lock goes last: the next writer must find the journal merged.
             try:
                 self.store.close()
             finally:
@@ -130,6 +133,7 @@ def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
 
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run; one that may not be entered holds none."""
+    # `Path.exists` would raise in a folder that may not be entered.
     return os.access(path / DATABASE_NAME, os.F_OK, effective_ids=True)
 
 
@@ -149,14 +153,15 @@ def _creation_time_ns(path: Path) -> int:
 
 def is_in_use(path: Path) -> bool:
     """Whether the process that wrote a run last is there; one of another machine is taken to be."""
+    # Not by the lock: to try it is to take it, for a moment in which the run could not start.
     try:
         _, process, _, host = (path / _LOCK).read_text().split()
         if host == socket.gethostname():
-            os.kill(int(process), 0)
+            os.kill(int(process), 0)  # Signal 0 is not sent, only whether it could be.
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return False
-    except PermissionError:  # It is somebody else's.
-        pass
+    except PermissionError:
+        pass  # The process is there, and somebody else's.
     return True
 
 
@@ -172,6 +177,7 @@ def _run_path(root: Path, name: str) -> Path:
 
 
 def _claim_mirror(mirror: Mirror, config: str) -> None:
+    # Two runs of one name would overwrite one another's checkpoints.
     if mirror.read(CONFIG) is not None:
         raise RunError(f"{mirror.url} holds checkpoints of another run: choose another run.name or checkpoint.url")
     mirror.write(CONFIG, config.encode())
@@ -187,6 +193,8 @@ def _check_run_folder(path: Path) -> None:
 
 def _acquire_lock(path: Path) -> int:
     """Lock a run folder for as long as the returned file handle stays open."""
+    # The kernel releases the lock when the process ends, however it ends; the file and the name in it stay. Opened
+    # without truncating it: the name of a process that holds the lock is needed for the message.
     handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

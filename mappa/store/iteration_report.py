@@ -42,7 +42,8 @@ class VerdictCount:
         counted = {"verdicts": self.verdicts, "abstained": self.abstained, "failed": self.failed, "usd": self.usd}
         if self.usage is None:
             return counted
-        return counted | {"replayed": self.replayed} | {name: getattr(self.usage, name) for name in USAGE_COUNTS}
+        usage = {name: getattr(self.usage, name) for name in USAGE_COUNTS}
+        return {**counted, "replayed": self.replayed, **usage}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,7 @@ class IterationReport:
 
     def metrics(self) -> dict[str, float]:
         """Metrics by flat name, for trackers and data frames (`docs/metrics.md`); an unknown value has no entry."""
+        counterfactuals = {} if self.counterfactuals is None else self.counterfactuals.metrics()
         flat: dict[str, float | None] = {
             **self.outcomes.metrics(),
             "rollouts": self.rollouts,
@@ -175,7 +177,7 @@ class IterationReport:
             **self.drift.metrics(),
             "health/warnings": len(self.warnings),
             **_prefixed("corrections", self.corrections),
-            **_prefixed("counterfactual", {} if self.counterfactuals is None else self.counterfactuals.metrics()),
+            **_prefixed("counterfactual", counterfactuals),
             **_prefixed("seconds", self.seconds),
         }
         for stratum, outcomes in self.strata.items():

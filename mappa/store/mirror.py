@@ -22,7 +22,7 @@ from mappa_core.errors import ConfigError, RunError
 T = TypeVar("T")
 log = structlog.get_logger()
 
-_PAUSES = (1.0, 5.0, 20.0)
+_PAUSES_S = (1.0, 5.0, 20.0)
 """Seconds before each retry."""
 
 
@@ -33,13 +33,16 @@ class Mirror:
     URL: the packages behind fsspec read theirs from the environment.
     """
 
-    def __init__(self, url: str, *, pauses: tuple[float, ...] = _PAUSES) -> None:
+    def __init__(self, url: str, *, pauses: tuple[float, ...] = _PAUSES_S) -> None:
         self.url = url.rstrip("/")
         self._pauses = pauses
         try:
             self._files, root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
-            raise ConfigError(f"{url}: this place cannot be reached: {error}") from error
+            raise ConfigError(
+                f"{url}: this place cannot be reached: {error}. Install the package that supports it, or choose "
+                "another checkpoint.url"
+            ) from error
         self._root: str = root.rstrip("/")
 
     def subfolder(self, name: str) -> Mirror:
@@ -47,7 +50,8 @@ class Mirror:
 
     def checkpoints(self, manifest: str) -> tuple[int, ...]:
         """Iterations whose checkpoint is complete (has its `manifest`), in order."""
-        matches = (re.search(rf"/(\d{{6,}})/{re.escape(manifest)}$", path) for path in self._retry(self._list_files))
+        pattern = re.compile(rf"/(\d{{6,}})/{re.escape(manifest)}$")
+        matches = (pattern.search(path) for path in self._retry(self._list_files))
         return tuple(sorted(int(match[1]) for match in matches if match))
 
     def push(self, folder: Path, names: Iterable[str], *, last: str) -> None:
@@ -81,8 +85,10 @@ class Mirror:
             return None
 
     def _list_files(self) -> list[str]:
+        # File systems of fsspec cache listings for as long as the process lives; other processes write there, too.
         self._files.invalidate_cache()
         try:
+            # With a slash in front, as object stores begin with the bucket's name and local paths with a slash.
             return [f"/{path}" for path in self._files.find(self._root)]
         except FileNotFoundError:
             return []
@@ -103,14 +109,18 @@ class Mirror:
         return f"{self._root}/{name}"
 
     def _retry(self, work: Callable[..., T], *arguments: Any) -> T:
-        for pause in (*self._pauses, None):
+        for pause_s in (*self._pauses, None):
             try:
                 return work(*arguments)
             except FileNotFoundError:
-                raise
+                raise  # An answer of the remote, which the next attempt would get, too.
             except OSError as error:
-                if pause is None:
-                    raise RunError(f"{self.url}: no copy of checkpoints there, or none from there: {error}") from error
-                log.warning("mirror.again", url=self.url, seconds=pause, error=str(error))
-                time.sleep(pause)
-        raise AssertionError("the last try either ends or raises")
+                if pause_s is None:
+                    raise RunError(
+                        f"{self.url}: checkpoints could not be copied there, or read from there, in "
+                        f"{len(self._pauses) + 1} attempts: {error}. What is in the run's folder is complete: resume "
+                        "the run when the place can be reached"
+                    ) from error
+                log.warning("mirror.again", url=self.url, seconds=pause_s, error=str(error))
+                time.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")

@@ -38,7 +38,10 @@ class _Body(dict[str, Any]):
 def load_events(database: Database, kind: str | None) -> list[Event]:
     where, values = where_equal(kind=kind)
     rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
-    return [Event(time=time, kind=kind, body=_Body(database.unpack(dict[str, Any], body))) for time, kind, body in rows]
+    return [
+        Event(time=time, kind=event_kind, body=_Body(database.unpack(dict[str, Any], body)))
+        for time, event_kind, body in rows
+    ]
 
 
 def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
@@ -55,9 +58,10 @@ def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
     )
 
 
-def with_actions(database: Database, one: Trajectory) -> Trajectory:
+def with_actions(database: Database, trajectory: Trajectory) -> Trajectory:
     """Add its steps, and their verdicts."""
-    return replace(one, steps=load_steps(database, one.id), verdicts=load_verdicts(database, one.id))
+    steps, verdicts = load_steps(database, trajectory.id), load_verdicts(database, trajectory.id)
+    return replace(trajectory, steps=steps, verdicts=verdicts)
 
 
 def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
@@ -96,25 +100,29 @@ def counterfactual_id(trajectory: str, position: int, number: int) -> str:
 
 def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfactual, ...]:
     """Load the finished counterfactuals of one trajectory, by position and number."""
-    before = f"{COUNTERFACTUAL}/{trajectory}/"
+    prefix = f"{COUNTERFACTUAL}/{trajectory}/"
+    # A range of the primary key: LIKE would not use the index, and ids may hold its wildcards. The range ends before
+    # the prefix whose last character is the one after a slash.
     rows = database.rows(
         "SELECT id, outcome, error FROM trajectories WHERE id > ? AND id < ? AND split = ? AND finished ORDER BY id",
-        before,
-        before[:-1] + chr(ord("/") + 1),
+        prefix,
+        prefix[:-1] + chr(ord("/") + 1),
         COUNTERFACTUAL,
     )
-    # The id of another trajectory may begin like this one.
-    placed = [(_PLACE.fullmatch(name.removeprefix(before)), outcome, error) for name, outcome, error in rows]
-    return tuple(
-        Counterfactual(
-            position=int(place[1]),
-            number=int(place[2]),
-            outcome=load_outcome(database, outcome),
-            error=load_error(database, error),
+    counterfactuals = []
+    for name, outcome, error in rows:
+        place = _PLACE.fullmatch(name.removeprefix(prefix))
+        if place is None:
+            continue  # Of another trajectory, whose id begins like this one.
+        counterfactuals.append(
+            Counterfactual(
+                position=int(place[1]),
+                number=int(place[2]),
+                outcome=load_outcome(database, outcome),
+                error=load_error(database, error),
+            )
         )
-        for place, outcome, error in placed
-        if place is not None
-    )
+    return tuple(counterfactuals)
 
 
 def where_equal(**columns: Any) -> tuple[str, list[Any]]:

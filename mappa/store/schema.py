@@ -49,11 +49,12 @@ def database_errors(path: Path) -> Iterator[None]:
             raise RunError(f"{path} is closed: read it inside the `with` that opens it") from error
         # What a damaged text or page leads to has no code of its own.
         code = sqlite3.SQLITE_CORRUPT if _DAMAGE.search(str(error)) else getattr(error, "sqlite_errorcode", 0)
+        # The lowest byte is the primary code; the others say more about it (https://www.sqlite.org/rescode.html).
         advice = _STORAGE.get(code & 0xFF)
         if advice is None:
             raise
         raise RunError(f"{path}: {error}: {advice}") from error
-    except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged text
+    except UnicodeDecodeError as error:  # From SQLite's own message, which quotes a damaged text.
         raise RunError(f"{path}: {error}: {_STORAGE[sqlite3.SQLITE_CORRUPT]}") from error
     except (OverflowError, UnicodeEncodeError) as error:
         raise RunError(f"{path} can hold no such value: {error}") from error
@@ -71,7 +72,7 @@ class Database:
     def create(cls, path: Path) -> Database:
         """Create a database for writing. Raises RunError if it exists or the storage fails."""
         if path.exists():
-            raise RunError(f"{path} exists already")
+            raise RunError(f"{path} exists already: choose another folder, or remove it if nothing in it is needed")
         database = cls(path, connect(path, "rwc"))
         with database_errors(path):
             database.connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT")
@@ -112,9 +113,15 @@ class Database:
 
     def _prepare(self) -> None:
         with database_errors(self.path):
+            # A write-ahead journal, so that readers do not block the writer. It needs memory that processes share,
+            # which file systems over a network may lack; SQLite then keeps the former mode and returns it.
             ((mode,),) = self.connection.execute("PRAGMA journal_mode = WAL")
             if mode != "wal":
-                raise RunError(f"{self.path}: its file system holds no live database: set store.scratch to a local one")
+                raise RunError(
+                    f"{self.path}: its file system cannot hold a database that is being written (SQLite's journal "
+                    "mode WAL): set store.scratch to a folder on a local disk"
+                )
+            # Commits are not synced: a kill loses none of them, a power cut those after the last `Store.flush`.
             self.connection.execute("PRAGMA synchronous = NORMAL")
             self.connection.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL_PAGES}")
             self.connection.execute("PRAGMA foreign_keys = ON")
@@ -123,12 +130,16 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One write transaction: committed at the end, rolled back on any error."""
         with database_errors(self.path):
+            # The lock of writers is taken here. A transaction that began to read would fail when it came to write, if
+            # another process wrote meanwhile, and waiting would not help it.
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:
+                # Blobs that were stored inside are gone with it.
                 self._stored.clear()
+                # SQLite itself rolls back on some errors, as on a full disk.
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise
@@ -162,12 +173,13 @@ class Database:
         """Encode a record and store its blobs. Must be called inside `transaction`."""
         blobs: dict[str, bytes] = {}
         text = pack(record, blobs.__setitem__).decode()
-        new = [blob for blob in blobs.items() if blob[0] not in self._stored]
+        new = {address: data for address, data in blobs.items() if address not in self._stored}
         if new:
-            self.connection.executemany("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", new)
+            # An address is the hash of the data, so what is there already is the same.
+            self.connection.executemany("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", new.items())
             if len(self._stored) > _KNOWN_BLOBS:
                 self._stored.clear()
-            self._stored.update(where for where, _ in new)
+            self._stored.update(new)
         return text
 
     def unpack(self, kind: type[T], text: str) -> T:
@@ -199,6 +211,7 @@ class Database:
             aside.unlink(missing_ok=True)
             target = sqlite3.connect(aside, isolation_level=None)
             try:
+                # One consistent state, journal included; a copy of the file would miss what is only in the journal.
                 self.connection.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")
             finally:
@@ -213,11 +226,13 @@ class Database:
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Connect to a database; `mode` is that of SQLite's URIs (ro, rw, rwc). Waits up to 30 s for another writer."""
     with database_errors(path):
+        # isolation_level None: Python begins no transactions of its own, only those of `Database.transaction` count.
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30.0)
 
 
 def fold_journal(connection: sqlite3.Connection) -> None:
     """Merge the journal of a database into it, so that a single file is left."""
+    # Another process that reads may do so for long; it will merge the journal when it closes.
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         connection.execute("PRAGMA journal_mode = DELETE")

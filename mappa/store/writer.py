@@ -105,6 +105,7 @@ class Store:
                 (verdict.step, verdict.id, *judgement, self._database.pack(verdict)),
             )
             if not added.rowcount:
+                # Not the whole body: seconds and wording may differ when a coach is asked again.
                 query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
                 self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
 
@@ -113,13 +114,17 @@ class Store:
         key = (label.trajectory, label.step or "", label.kind, label.labeller)
         with self._database.transaction() as connection:
             body = self._database.pack(label)
-            if not connection.execute("INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?, ?)", (*key, body)).rowcount:
+            added = connection.execute("INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?, ?)", (*key, body))
+            if not added.rowcount:
                 query = "SELECT body FROM labels WHERE (trajectory, step, kind, labeller) = (?, ?, ?, ?)"
                 self._refuse_other(f"label of {label.step or label.trajectory}", query, key, (body,))
 
     def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
         if self._database.rows(query, *key) != [row]:
-            raise ReplayError(f"{self.path}: the {what} is recorded already, and it is another one")
+            raise ReplayError(
+                f"{self.path}: the {what} is recorded already, and it is another one. Records never change: if this is "
+                "a resume, the code, a setting or a library differs from when it was recorded"
+            )
 
     def end_trajectory(self, trajectory: Trajectory) -> None:
         """Record outcome, error and seconds of a trajectory that ended; its steps and verdicts are already recorded."""
@@ -131,7 +136,7 @@ class Store:
                 (outcome, error, trajectory.seconds, trajectory.id),
             )
             if not ended.rowcount:
-                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+                raise ValueError(f"{self.path}: the trajectory {trajectory.id} ends but never began")
 
     def record_iteration(self, report: IterationReport) -> None:
         """Record the figures of an iteration; replaces those of an earlier attempt."""
@@ -156,8 +161,8 @@ class Store:
         where, values = where_equal(split=split, iteration=iteration)
         recorded = {}
         for row in self._database.rows(f"{SELECT_TRAJECTORY} {where} ORDER BY rowid", *values):
-            one = with_actions(self._database, read_trajectory(self._database, row))
-            recorded[one.id] = RecordedTrajectory(trajectory=one, finished=bool(row[-1]))
+            trajectory = with_actions(self._database, read_trajectory(self._database, row))
+            recorded[trajectory.id] = RecordedTrajectory(trajectory=trajectory, finished=bool(row[-1]))
         return recorded
 
     def paid_usages(self) -> list[Usage]:
@@ -167,10 +172,13 @@ class Store:
     def flush(self) -> None:
         """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`. Any thread may call it."""
         if self._database.path != self.path:
+            # A connection of its own, because the store's belongs to another thread.
             with closing(Database.open(self._database.path, write=True)) as live:
+                # Before the copy, so that both hold the same number and a resume takes the live one.
                 _increment_generation(live)
                 live.copy(self.path)
         else:
+            # With `synchronous = NORMAL` all that is not synced is in the journal.
             with storage_errors(self.path):
                 fsync_path(self.path.with_name(f"{self.path.name}-wal"))
 
@@ -179,6 +187,7 @@ class Store:
         self.flush()
         fold_journal(self._database.connection)
         self._database.close()
+        # Only now: if anything above failed, the live database holds what the copy lacks.
         if self._database.path != self.path:
             self._database.path.unlink()
 
@@ -186,6 +195,7 @@ class Store:
 def _open_live(path: Path, scratch: Path | None) -> Database:
     if scratch is None:
         database = Database.open(path, write=True)
+        # A live database of this run that another machine still has in its scratch is out of date from now on.
         _increment_generation(database)
         return database
     with closing(Database.open(path, write=False)) as copy:
@@ -193,6 +203,7 @@ def _open_live(path: Path, scratch: Path | None) -> Database:
             scratch.mkdir(parents=True, exist_ok=True)
         live = scratch / f"{copy.meta('run')}.db"
         if not _is_current(live, copy.meta("generation")):
+            # With its journal: SQLite would apply an old one to the new file.
             for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
                 leftover.unlink(missing_ok=True)
             copy.copy(live)

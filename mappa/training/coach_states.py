@@ -14,18 +14,23 @@ from mappa_core.records import Trajectory, Verdict
 
 def learn_from_verdicts(coaches: Sequence[Coach], team: Team, trajectories: Sequence[Trajectory]) -> DriftReport:
     """Let every coach learn from the trajectories of one iteration, each with its own verdicts alone."""
-    reports = [coach.learn([_own(coach, team, one) for one in trajectories]) for coach in coaches]
-    for coach, report in zip(coaches, reports, strict=True):
+    reports = []
+    for coach in coaches:
+        own_trajectories = [_with_own_verdicts(coach, team, trajectory) for trajectory in trajectories]
+        report = coach.learn(own_trajectories)
         if not isinstance(report, DriftReport | None):
             name, returned = type(coach).__name__, type(report).__name__
             raise PluginError(f"{name}.learn returned {returned}, not a DriftReport or None")
+        reports.append(report)
     return DriftReport.merge(reports)
 
 
-def _own(coach: Coach, team: Team, trajectory: Trajectory) -> Trajectory:
+def _with_own_verdicts(coach: Coach, team: Team, trajectory: Trajectory) -> Trajectory:
+    """The trajectory with the verdicts of `coach` alone."""
     agent_of = {step.id: step.agent for step in trajectory.steps}
 
     def is_own(verdict: Verdict) -> bool:
+        # By identity and not by name: two coaches may have one offer, with other options.
         judge = team.hindsight if verdict.phase == "after" else team.coach_of.get(agent_of[verdict.step])
         return judge is not None and judge.coach is coach
 

@@ -38,12 +38,14 @@ class DynamicSampling:
         """Choose, in round `number` from 0, further tasks by the ids of those they replace. `played`: ids of all tasks
         of the iteration so far."""
         decided = self._decided.setdefault(iteration, [])
-        tasks = {one.task.id: one.task for one in trajectories}
+        tasks = {trajectory.task.id: trajectory.task for trajectory in trajectories}
         if number < len(decided):
+            # Decided before a resume, and not anew: verdicts that failed then may have been given since.
             return self._sampler.sample_more(iteration, [tasks[name] for name in decided[number]], played)
         spread = tasks_with_spread(self._builder.build(trajectories))
         equal = [task for name, task in tasks.items() if name not in spread]
         further = self._sampler.sample_more(iteration, equal, played)
+        # Recorded even if nothing is replaced, or a resume would decide this round anew.
         decided.append(tuple(further))
         self._store.record_event(REPLACED_EVENT, iteration=iteration, tasks=decided[number])
         return further
@@ -53,7 +55,11 @@ def tasks_with_spread(experience: Experience) -> frozenset[str]:
     """Return the tasks with a group (agent and turn) whose rows, those of positive weight, differ in reward."""
     rows = np.flatnonzero(experience.weight > 0)
     reward, group = experience.reward[rows], experience.group[rows]
+    # Lowest and highest reward by group. NaN is the neutral element of fmin and fmax, and a comparison with it is
+    # false, so groups without a row of positive weight have no spread.
     low, high = np.full((2, group.max(initial=-1) + 1), np.nan)
     np.fmin.at(low, group, reward)
     np.fmax.at(high, group, reward)
-    return frozenset(experience.tasks[task] for task in np.unique(experience.task[rows[(high > low)[group]]]))
+    in_group_with_spread = (high > low)[group]
+    tasks = np.unique(experience.task[rows[in_group_with_spread]])
+    return frozenset(experience.tasks[task] for task in tasks)

@@ -33,18 +33,21 @@ class EvaluationSchedule:
         self._folder = folder
         self._listener = listener
         self._tracking = tracking
-        self._counted = {(one.body["part"], one.body["iteration"]) for one in folder.store.events("evaluation")}
+        recorded = [event.body for event in folder.store.events("evaluation")]
+        self._counted = {(body["part"], body["iteration"]) for body in recorded}
 
     def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
         """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.
         `recorded_only`: leave out what was not evaluated yet, as its weights are gone."""
         every = self.session.config.eval.every
-        if done not in (0, self.session.config.train.iterations) and not (every and done % every == 0):
+        is_first_or_last = done in (0, self.session.config.train.iterations)
+        is_due = is_first_or_last or (every > 0 and done % every == 0)
+        if not is_due:
             return ()
         parts: tuple[EvalPart, ...] = ("all",)
         if self.selection_tasks:
             parts = ("report", "selection") if done == 0 else ("selection",)
-        return tuple(part for part in parts if not recorded_only or {(part, done), ("all", done)} & self._counted)
+        return tuple(part for part in parts if not recorded_only or (part, done) in self._counted)
 
     async def evaluate(self, part: EvalPart, done: int) -> None:
         """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""
@@ -62,9 +65,11 @@ class EvaluationSchedule:
             part=part,
             on_trajectory=self._listener.on_rollout_end,
         )
+        # A resume evaluates anew what was recorded; trackers got its metrics from the earlier process.
         if (part, done) not in self._counted:
             self._tracking.log(done, evaluation.metrics())
         self._counted.add((part, done))
-        (self.best_evaluations if part == "selection" else self.report_evaluations).append(evaluation)
+        evaluations = self.best_evaluations if part == "selection" else self.report_evaluations
+        evaluations.append(evaluation)
         store.record_event("evaluation", **evaluation.to_event())
         self._listener.on_evaluation_end(evaluation)

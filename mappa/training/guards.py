@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -11,6 +12,7 @@ from mappa.rollout.tool_failures import format_reasons
 from mappa.session import Session
 from mappa.store.iteration_report import CoachFigures
 from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.config.schema import RunConfig
 from mappa_core.errors import CallError, GuardStop
 from mappa_core.experience import Experience
 from mappa_core.records import Trajectory, Verdict
@@ -25,22 +27,41 @@ def guard_spending(ledger: Ledger) -> None:
         raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
 
 
+def max_new_checkpoints(config: RunConfig, start: int, *, existing: int) -> int:
+    """Upper bound of the checkpoints that a run has to write to the end after `start` iterations and keeps at once,
+    beside the `existing` ones."""
+    # Rounded up, because the last iteration has a checkpoint whether or not `every` divides it.
+    due = math.ceil(config.train.iterations / config.checkpoint.every) - start // config.checkpoint.every
+    # Two even if one is kept, because the old one is removed only when the new one is complete; one more for the best.
+    kept = max(2, config.checkpoint.keep) + int(config.checkpoint.best)
+    return min(due, kept - existing)
+
+
 def guard_disk(folder: Path, session: Session, *, checkpoints: int) -> None:
     """Raise GuardStop unless so many checkpoints, if their size is known, fit on the disk of `folder`."""
-    size, free = session.engine.checkpoint_bytes(session.config.checkpoint.dtype), shutil.disk_usage(folder).free
-    if size is not None and (needed := checkpoints * size) > free:
-        each, all_of_them, there, more = (f"{one / 1e9:.2f} GB" for one in (size, needed, free, needed - free))
+    size = session.engine.checkpoint_bytes(session.config.checkpoint.dtype)
+    if size is None:
+        return
+    needed, free = checkpoints * size, shutil.disk_usage(folder).free
+    if needed > free:
         raise GuardStop(
-            f"{folder}: checkpoints need {checkpoints} x {each} = {all_of_them}, and {there} are free. Free {more}, "
-            "keep fewer (checkpoint.keep), write smaller ones (checkpoint.dtype=bfloat16) or choose another run.root."
+            f"{folder}: checkpoints need {checkpoints} x {_gigabytes(size)} = {_gigabytes(needed)}, and "
+            f"{_gigabytes(free)} are free. Free {_gigabytes(needed - free)}, keep fewer (checkpoint.keep), write "
+            "smaller ones (checkpoint.dtype=bfloat16) or choose another run.root."
         )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
 
 
 def guard_verdicts(coach: CoachFigures, verdicts: Collection[Verdict], what: str, *, max_missing: float) -> None:
     """Raise GuardStop if more than the share `max_missing` of the verdicts of a phase in `what` has no score."""
     counts = Counter(verdict.phase for verdict in verdicts)
     missing = Counter(verdict.phase for verdict in verdicts if verdict.score is None)
-    share, phase = max(((missing[phase] / count, phase) for phase, count in counts.items()), default=(0.0, "live"))
+    # By phase: many scored live verdicts would hide that all of those in hindsight failed.
+    shares = ((missing[phase] / count, phase) for phase, count in counts.items())
+    share, phase = max(shares, default=(0.0, "live"))
     if share > max_missing:
         raise GuardStop(
             f"{share:.0%} of the verdicts of {what} (phase {phase}) have no score, more than "
@@ -51,6 +72,7 @@ def guard_verdicts(coach: CoachFigures, verdicts: Collection[Verdict], what: str
 
 def guard_rewards(experience: Experience, trajectories: Iterable[Trajectory], what: str) -> None:
     """Raise GuardStop if `what` has actions of trained policies, and none of them has a reward."""
+    # A row without a reward has weight 0.
     if len(experience.weight) and not experience.weight.any():
         metrics = sorted({metric for trajectory in trajectories for metric in trajectory.outcome})
         raise GuardStop(

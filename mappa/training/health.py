@@ -1,14 +1,15 @@
 """Health monitoring: warnings on update metrics which show that a policy stops learning.
 
 A warning is raised when a policy's metric is beyond a limit of `train.health` by its median over the last iterations,
-and again only after it was within the limit for as many. It stops nothing: it says where to look.
+because one iteration is noise, and again only after it was within the limit for as many. It stops nothing: it says
+where to look.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from statistics import fmean, median
@@ -35,6 +36,7 @@ def recent_median(values: Sequence[float]) -> float | None:
 def recent_share_of_start(values: Sequence[float]) -> float | None:
     """Median of the last values as a share of the mean of the first values."""
     start = fmean(values[:START_ITERATIONS])
+    # The two windows must not overlap. A share of a start of 0 says nothing.
     if len(values) < START_ITERATIONS + RECENT_ITERATIONS or start <= 0.0:
         return None
     return median(values[-RECENT_ITERATIONS:]) / start
@@ -43,8 +45,11 @@ def recent_share_of_start(values: Sequence[float]) -> float | None:
 def burst_ratio(values: Sequence[float]) -> float | None:
     """Minimum of the last two values in multiples of the median before them."""
     before = values[-BURST_ITERATIONS - BASELINE_ITERATIONS : -BURST_ITERATIONS]
-    usual = median(before) if len(before) >= RECENT_ITERATIONS else 0.0
-    return min(values[-BURST_ITERATIONS:]) / usual if usual > 0.0 else None
+    if len(before) < RECENT_ITERATIONS:
+        return None
+    baseline = median(before)
+    # The minimum, so that a single outlier is no burst.
+    return min(values[-BURST_ITERATIONS:]) / baseline if baseline > 0.0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +65,21 @@ class HealthRule:
 
 
 MEASURES = {measure.__name__: measure for measure in (recent_median, recent_share_of_start, burst_ratio)}
-HEALTH_RULES = tuple(
-    HealthRule(limit=limit, **rule | {"measure": MEASURES[rule["measure"]]})
-    for limit, rule in tomllib.loads(files(__package__).joinpath("health_rules.toml").read_text("utf-8")).items()
-)
+
+
+def _load_health_rules() -> Iterator[HealthRule]:
+    text = files(__package__).joinpath("health_rules.toml").read_text("utf-8")
+    for limit, rule in tomllib.loads(text).items():
+        yield HealthRule(
+            limit=limit,
+            measure=MEASURES[rule["measure"]],
+            above=rule["above"],
+            says=rule["says"],
+            do=rule["do"],
+        )
+
+
+HEALTH_RULES = tuple(_load_health_rules())
 
 
 @dataclass(slots=True)
@@ -90,18 +106,28 @@ class HealthMonitor:
     def observe(self, policies: Mapping[str, Mapping[str, float]]) -> tuple[HealthWarning, ...]:
         """Add one iteration's metrics by policy; return the warnings that it raises. A missing metric, as when no step
         was taken, leaves the state of its rule unchanged."""
-        checks = (self._check(rule, policy, figures) for policy, figures in policies.items() for rule in HEALTH_RULES)
-        return tuple(warning for warning in checks if warning is not None)
+        warnings = []
+        for policy, metrics in policies.items():
+            for rule in HEALTH_RULES:
+                warning = self._check(rule, policy, metrics.get(rule.limit))
+                if warning is not None:
+                    warnings.append(warning)
+        return tuple(warnings)
 
-    def _check(self, rule: HealthRule, policy: str, figures: Mapping[str, float]) -> HealthWarning | None:
+    def _check(self, rule: HealthRule, policy: str, metric: float | None) -> HealthWarning | None:
         limit = self._limits[rule.limit]
-        if limit is None or (figure := figures.get(rule.limit)) is None:
+        if limit is None or metric is None:
             return None
         state = self._states.setdefault((rule.limit, policy), _RuleState())
-        # NaN is beyond any limit.
-        state.values.append((math.inf if rule.above else -math.inf) if math.isnan(figure) else figure)
+        if math.isnan(metric):
+            # Beyond any limit. A NaN in the history would make the median depend on the order of the values.
+            metric = math.inf if rule.above else -math.inf
+        state.values.append(metric)
         value = rule.measure(state.values)
-        if value is None or not state.raises(value > limit if rule.above else value < limit):
+        if value is None:
+            return None
+        is_broken = value > limit if rule.above else value < limit
+        if not state.raises(is_broken):
             return None
         says = rule.says.format(value=value, limit=limit)
         return HealthWarning(rule=rule.limit, policy=policy, value=value, limit=limit, says=says, do=rule.do)
@@ -111,16 +137,17 @@ def reward_spread(experience: Experience) -> dict[str, dict[str, float]]:
     """Spread of rewards by policy, over rows of positive weight: `reward_std`, and `equal_groups`, the share of groups
     of at least two siblings (task, agent, turn) whose rewards are all equal. Without such rows there is no entry."""
     metrics: dict[str, dict[str, float]] = {}
-    for number, policy in enumerate(experience.policies):
-        rows = np.flatnonzero((experience.policy == number) & (experience.weight > 0))
+    for policy_number, policy in enumerate(experience.policies):
+        rows = np.flatnonzero((experience.policy == policy_number) & (experience.weight > 0))
         if not len(rows):
             continue
         reward, group = experience.reward[rows], experience.group[rows]
         metrics[policy] = {"reward_std": float(reward.std(dtype=np.float64))}
-        siblings = [reward[group == one] for one in np.unique(group)]
-        equal = [bool((one == one[0]).all()) for one in siblings if len(one) > 1]
-        if equal:
-            metrics[policy]["equal_groups"] = float(np.mean(equal))
+        siblings = [reward[group == number] for number in np.unique(group)]
+        # Compared exactly: rewards are computed alike for siblings, so equal verdicts give equal bits.
+        are_equal = [bool((rewards == rewards[0]).all()) for rewards in siblings if len(rewards) > 1]
+        if are_equal:
+            metrics[policy]["equal_groups"] = float(np.mean(are_equal))
     return metrics
 
 
@@ -130,6 +157,8 @@ def teacher_gap(experience: Experience) -> dict[str, dict[str, float]]:
     if experience.teacher_logprobs is None or experience.old_logprobs is None:
         return {}
     taught = (experience.token_weight > 0) & ~np.isnan(experience.teacher_logprobs)
+    # Over tokens that the policy sampled, the mean of this difference is unbiased for the divergence; a single one may
+    # be negative.
     gap = np.subtract(experience.old_logprobs, experience.teacher_logprobs, dtype=np.float64)
     metrics: dict[str, dict[str, float]] = {}
     for number, policy in enumerate(experience.policies):
@@ -141,5 +170,9 @@ def teacher_gap(experience: Experience) -> dict[str, dict[str, float]]:
 
 
 def merge_policy_metrics(*parts: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: {figure: value for part in parts for figure, value in part.get(name, {}).items()} for name in names}
+    """Merge metrics by policy; of a metric that several parts hold, the last counts."""
+    merged: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for policy, metrics in part.items():
+            merged.setdefault(policy, {}).update(metrics)
+    return merged

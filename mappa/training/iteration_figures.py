@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
     """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
-    finished = [one.outcome for one in trajectories if one.error is None]
+    outcomes = [trajectory.outcome for trajectory in trajectories if trajectory.error is None]
+    # Every finished trajectory has the metric, or it would have failed; further figures may not apply to its task.
     return OutcomeFigures(
-        accuracy=_mean([outcome[metric] for outcome in finished]),
-        figures={name: _mean([outcome[name] for outcome in finished if name in outcome]) for name in figures},
+        accuracy=_mean([outcome[metric] for outcome in outcomes]),
+        figures={name: _mean([outcome[name] for outcome in outcomes if name in outcome]) for name in figures},
     )
 
 
@@ -30,7 +31,7 @@ def measure_strata(
     trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
 ) -> dict[str, OutcomeFigures]:
     """Outcome figures within each stratum of tasks."""
-    parts = _group(trajectories, lambda one: one.task.stratum)
+    parts = _group(trajectories, lambda trajectory: trajectory.task.stratum)
     return {stratum: measure_outcomes(part, metric, figures) for stratum, part in parts.items()}
 
 
@@ -45,10 +46,12 @@ def count_verdicts(trajectories: Sequence[Trajectory]) -> CoachFigures:
     verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
     agent_of = {step.id: step.agent for trajectory in trajectories for step in trajectory.steps}
     missing = [verdict for verdict in verdicts if verdict.score is None]
+    by_agent = _group(verdicts, lambda verdict: agent_of[verdict.step])
+    by_coach = _group(verdicts, lambda verdict: verdict.coach)
     return CoachFigures(
         total=_count(verdicts),
-        by_agent={name: _count(part) for name, part in _group(verdicts, lambda one: agent_of[one.step]).items()},
-        by_coach={name: _count(part) for name, part in _group(verdicts, lambda one: one.coach).items()},
+        by_agent={agent: _count(part) for agent, part in by_agent.items()},
+        by_coach={coach: _count(part) for coach, part in by_coach.items()},
         reasons=Counter(f"{verdict.status}: {verdict.error or verdict.reasoning}" for verdict in missing),
     )
 
@@ -60,6 +63,7 @@ def measure_staleness(experience: Experience, iteration: int, *, max_staleness: 
     """
     if not len(experience.tokens):
         return None
+    # Widened and signed: a version of the future has to give a negative age.
     age = iteration - experience.version.astype(np.int64)
     wrong = np.flatnonzero((age < 0) | (age > max_staleness))
     if len(wrong):
@@ -73,13 +77,14 @@ def measure_staleness(experience: Experience, iteration: int, *, max_staleness: 
 
 def _group(members: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
     parts: dict[str, list[T]] = {}
-    for one in members:
-        parts.setdefault(key(one), []).append(one)
+    for member in members:
+        parts.setdefault(key(member), []).append(member)
     return dict(sorted(parts.items()))
 
 
 def _count(verdicts: Sequence[Verdict]) -> VerdictCount:
     status = Counter(verdict.status for verdict in verdicts)
+    # What was replayed from a cassette was paid for when it was recorded.
     usages = [verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed]
     return VerdictCount(
         scored=status["scored"],

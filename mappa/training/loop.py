@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +23,10 @@ from mappa.store.writer import PROMPT_ROUND_EVENT
 from mappa.training import iteration_figures as figures
 from mappa.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa.training.evaluation_schedule import EvaluationSchedule
-from mappa.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts
+from mappa.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts, max_new_checkpoints
 from mappa.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
-from mappa.training.listener import Listener, LoopPhase
+from mappa.training.listener import Listener
+from mappa.training.phase_timer import PhaseTimer
 from mappa.training.rollout_scheduler import RolloutScheduler
 from mappa.training.skipped_steps import SkippedSteps
 from mappa.training.tracker_threads import TrackerThreads
@@ -35,7 +34,7 @@ from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.credit.teachers import score_by_teachers
 from mappa_core.errors import GuardStop
-from mappa_core.experience import Experience
+from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import DriftReport
 from mappa_core.records import Process, Trajectory
 
@@ -61,23 +60,29 @@ class TrainingLoop:
     async def run(self) -> None:
         """Evaluate, train to the last iteration, evaluate again. Raises GuardStop, after a checkpoint, if a limit on
         missing verdicts, lost rollouts or cost is reached; at once if the disk is too small for all checkpoints."""
-        start, config = await self._restore(), self._session.config
-        due = math.ceil(config.train.iterations / config.checkpoint.every) - start // config.checkpoint.every
-        kept = max(2, config.checkpoint.keep) + config.checkpoint.best - len(self._folder.checkpoints.iterations())
-        guard_disk(self._folder.path, self._session, checkpoints=min(due, kept))
+        start = await self._restore()
+        iterations = self._session.config.train.iterations
+        existing = len(self._folder.checkpoints.iterations())
+        new_checkpoints = max_new_checkpoints(self._session.config, start, existing=existing)
+        guard_disk(self._folder.path, self._session, checkpoints=new_checkpoints)
         self._record_processes()
+        # A guard that stopped the run in a round of prompts wrote this checkpoint before the round was done.
         await self._improve_prompts(start)
+        # Evaluations before the checkpoint are replayed, as the gain is measured against the first of them. Those that
+        # a stop cut off are not made up for: the weights that they were due with are gone.
         for done in range(start + 1):
             await self._evaluate(done, recorded_only=done < start)
         await self._keep_best(start)
         try:
-            for iteration in range(start, config.train.iterations):
+            for iteration in range(start, iterations):
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
-            await self._checkpoint_written(config.train.iterations)
+            await self._checkpoint_written(iterations)
         finally:
             await self._rollouts.close()
-            if self._writing is not None:  # what it fails with was raised above, or another error ends the run
+            if self._writing is not None:
+                # Shielded: a cancelled run still completes the checkpoint that it began. What writing fails with was
+                # raised above, or another error ends the run and should not be hidden by it.
                 await asyncio.gather(asyncio.shield(self._writing), return_exceptions=True)
         await self._report_best()
 
@@ -101,6 +106,7 @@ class TrainingLoop:
         """Record an iteration, then guard, checkpoint and evaluate as due. The samplers keep its weights meanwhile, so
         an evaluation sees one version whatever is collected ahead."""
         config, done = self._session.config, report.iteration
+        # Recorded before any guard may stop the run: a resume knows by it which rollouts were learned from.
         self._store.record_iteration(report)
         self._tracking.log(report.iteration, report.metrics())
         self._listener.on_iteration_end(report)
@@ -122,20 +128,27 @@ class TrainingLoop:
         if optimizer is None or section is None:
             return
         self._use_prompts(done)
-        is_recorded = any(event.body["iteration"] == done for event in self._store.events(PROMPT_ROUND_EVENT))
-        if done and done % section.every == 0 and not is_recorded:
-            self._listener.on_phase_start("prompts", done)
-            changed = await optimizer.improve(self._session, self._folder, done)
-            prompts = {**self._session.workflow.prompts, **changed}
-            self._store.record_event(PROMPT_ROUND_EVENT, iteration=done, prompts=prompts, changed=sorted(changed))
-            self._use_prompts(done)
-            record_prompts(self._session.team, self._store)
-            self._listener.on_prompts_improved(done, tuple(changed))
+        is_due = done > 0 and done % section.every == 0
+        if not is_due or done in self._recorded_prompts():
+            return
+        self._listener.on_phase_start("prompts", done)
+        changed = await optimizer.improve(self._session, self._folder, done)
+        prompts = {**self._session.workflow.prompts, **changed}
+        self._store.record_event(PROMPT_ROUND_EVENT, iteration=done, prompts=prompts, changed=sorted(changed))
+        self._use_prompts(done)
+        record_prompts(self._session.team, self._store)
+        self._listener.on_prompts_improved(done, tuple(changed))
+
+    def _recorded_prompts(self) -> dict[int, Mapping[str, str]]:
+        """All prompts after each recorded round, by the iterations that were done then."""
+        return {event.body["iteration"]: event.body["prompts"] for event in self._store.events(PROMPT_ROUND_EVENT)}
 
     def _use_prompts(self, done: int) -> None:
         """Play with the prompts after `done` iterations from now on."""
-        rounds = {event.body["iteration"]: event.body["prompts"] for event in self._store.events(PROMPT_ROUND_EVENT)}
+        rounds = self._recorded_prompts()
+        # A resume from an earlier checkpoint finds rounds that lie ahead of it.
         last = max((iteration for iteration in rounds if iteration <= done), default=None)
+        # From the start session, as the best checkpoint may be from before the first round.
         self._session = self._start if last is None else self._start.with_prompts(rounds[last])
         self.evaluations.session = self._session
         self._rollouts.use(self._session)
@@ -156,6 +169,7 @@ class TrainingLoop:
         self._estimator_state = manifest.estimator
         load_coach_states(self._session.coaches, manifest.coach)
         await self._session.engine.load(checkpoint.path / POLICIES)
+        # The store may hold iterations after the checkpoint; they are trained again, and observed then.
         for report in self._store.iterations():
             if report.iteration <= manifest.iteration:
                 self._health_monitor.observe(report.policies)
@@ -172,32 +186,26 @@ class TrainingLoop:
         clock = PhaseTimer(iteration, self._listener)
         with clock.phase("collect"):
             batch = await self._rollouts.take(iteration)
+        # From here on coaches learn and weights change, which the last checkpoint may still be reading.
         await self._checkpoint_written(iteration)
         trajectories, played = batch.trajectories, batch.trajectories + batch.replaced
         coach = figures.count_verdicts(played)
         async with self._checkpoint_on_stop(iteration):
             raise_if_all_failed(played)
             self._guard(iteration, played, coach)
-            trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
+            trajectories, counterfactuals = await self._with_counterfactuals(iteration, trajectories, clock)
         with clock.phase("credit"):
-            experience, corrected = await self._build_experience(iteration, trajectories)
+            experience, corrections = await self._build_experience(iteration, trajectories)
+            # Coaches learn from replaced tasks, too: their verdicts were paid for, and say as much about the coach.
             drift = learn_from_verdicts(session.coaches, session.team, trajectories + batch.replaced)
-        stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
+        staleness = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
         with clock.phase("score"):
-            # Before the learners: the engine compares samplers and learners on what it scored last.
-            experience = await score_by_teachers(
-                experience, trajectories, session.estimator, engine=session.engine, render=session.team.render
-            )
-            experience = await session.engine.score(experience)
+            experience = await self._score(experience, trajectories)
         with clock.phase("credit"):
             name = f"estimator.use={config.estimator.use}"
             advantages, self._estimator_state = estimate(name, session.estimator, experience, self._estimator_state)
         with clock.phase("update"):
-            policies: Mapping[str, Mapping[str, float]] = {}
-            if session.loss is not None:
-                policies = await session.engine.update(
-                    experience, advantages, session.loss, progress=iteration / config.train.iterations
-                )
+            policies = await self._update(iteration, experience, advantages)
         self._skipped_steps.save(iteration + 1, policies, experience, advantages)
         policies = merge_policy_metrics(policies, reward_spread(experience), teacher_gap(experience))
         with clock.phase("publish"):
@@ -212,8 +220,8 @@ class TrainingLoop:
             replaced=len(batch.replaced) if config.train.dynamic_sampling else None,
             late=batch.late,
             joined=batch.joined,
-            staleness=stale,
-            failed_rollouts=Counter(one.error.kind for one in played if one.error is not None),
+            staleness=staleness,
+            failed_rollouts=Counter(trajectory.error.kind for trajectory in played if trajectory.error is not None),
             tool_retries=figures.count_tool_retries(played),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), played),
@@ -221,10 +229,30 @@ class TrainingLoop:
             drift=drift,
             policies=policies,
             warnings=self._health_monitor.observe(policies),
-            corrections=corrected,
-            counterfactuals=weighed,
+            corrections=corrections,
+            counterfactuals=counterfactuals,
             seconds=clock.seconds,
         )
+
+    async def _score(self, experience: Experience, trajectories: Sequence[Trajectory]) -> Experience:
+        """Fill in the log-probabilities of teachers and learners."""
+        session = self._session
+        # Teachers first: the engine compares samplers and learners on what it scored last.
+        experience = await score_by_teachers(
+            experience, trajectories, session.estimator, engine=session.engine, render=session.team.render
+        )
+        return await session.engine.score(experience)
+
+    async def _update(
+        self, iteration: int, experience: Experience, advantages: Advantages
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Update the policies, unless all of them are behind an API; return the metrics of each."""
+        session = self._session
+        if session.loss is None:
+            return {}
+        # A pure function of the iteration, so the learning rate of a resumed run needs no state.
+        progress = iteration / session.config.train.iterations
+        return await session.engine.update(experience, advantages, session.loss, progress=progress)
 
     def _guard(self, iteration: int, trajectories: Sequence[Trajectory], coach: CoachFigures) -> None:
         config, what = self._session.config, f"iteration {iteration + 1}"
@@ -240,11 +268,11 @@ class TrainingLoop:
         if self._counterfactuals is None:
             return trajectories, None
         with clock.phase("counterfactuals"):
-            weighed = await self._counterfactuals.collect(iteration, trajectories)
-        raise_if_all_failed(weighed.rollouts)
+            result = await self._counterfactuals.collect(iteration, trajectories)
+        raise_if_all_failed(result.rollouts)
         what = f"the counterfactuals of iteration {iteration + 1}"
-        guard_tool_failures(weighed.rollouts, what, max_share=self._session.config.train.max_tool_failure_share)
-        return weighed.trajectories, weighed.figures
+        guard_tool_failures(result.rollouts, what, max_share=self._session.config.train.max_tool_failure_share)
+        return result.trajectories, result.figures
 
     async def _build_experience(
         self, iteration: int, trajectories: Sequence[Trajectory]
@@ -252,7 +280,10 @@ class TrainingLoop:
         """Build the experience, for the supervised term with the coaches' corrections; count corrections by fate."""
         config, team = self._session.config, self._session.team
         experience = self._session.experience_builder.build(trajectories)
-        if config.credit.counterfactual.share == 1.0 > config.coach.max_missing:  # else one may have none by chance
+        # With counterfactuals of a share of trajectories, or where every verdict may be missing, an iteration may have
+        # no reward by chance. Otherwise it has none by its settings, and no later iteration will.
+        rewards_are_certain = config.credit.counterfactual.share == 1.0 and config.coach.max_missing < 1.0
+        if rewards_are_certain:
             async with self._checkpoint_on_stop(iteration):
                 guard_rewards(experience, trajectories, f"iteration {iteration + 1}")
         if not config.train.supervised.weight:
@@ -289,16 +320,17 @@ class TrainingLoop:
     async def _checkpoint(self, done: int) -> None:
         """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
         await self._checkpoint_written(done)
-        coach = {"coaches": [one.state_dict() for one in self._session.coaches]}
-        self._writing = asyncio.create_task(self._write_checkpoint(done, coach))
+        coach_states = {"coaches": [coach.state_dict() for coach in self._session.coaches]}
+        self._writing = asyncio.create_task(self._write_checkpoint(done, coach_states))
 
     async def _checkpoint_written(self, done: int) -> None:
+        """Wait for the checkpoint that is being written, if any; raise what it failed with."""
         if self._writing is not None:
             if not self._writing.done():
                 self._listener.on_phase_start("save", done)
             await asyncio.shield(self._writing)
 
-    async def _write_checkpoint(self, done: int, coach: Mapping[str, Any]) -> None:
+    async def _write_checkpoint(self, done: int, coach_states: Mapping[str, Any]) -> None:
         session, checkpoints, loop = self._session, self._folder.checkpoints, asyncio.get_running_loop()
         config, estimator = session.config.checkpoint, self._estimator_state
 
@@ -306,33 +338,39 @@ class TrainingLoop:
             try:
                 guard_disk(self._folder.path, session, checkpoints=1)
             except GuardStop:
+                # The oldest that would be pruned afterwards makes room now; at least one complete checkpoint stays.
                 checkpoints.prune(max(1, config.keep - 1))
                 guard_disk(self._folder.path, session, checkpoints=1)
             with checkpoints.new_checkpoint(
                 done,
                 seed=session.config.seed,
-                coach=coach,
+                coach=coach_states,
                 estimator=estimator,
                 policies={spec.name: PolicyEntry.of(spec) for spec in session.policies if spec.trained},
                 agents=session.team.policy_of,
                 prompts=session.workflow.prompts,
             ) as folder:
+                # Syncing and hashing block, so `write` has a thread; the engine belongs to the loop and saves there.
                 saving = session.engine.save(folder / POLICIES, dtype=config.dtype)
                 asyncio.run_coroutine_threadsafe(saving, loop).result()
 
         await asyncio.to_thread(write)
         self._store.record_event("checkpoint", iteration=done)
+        # Copied before pruning, which also removes from the mirror what is no longer here.
         await asyncio.to_thread(checkpoints.copy_to_mirror, done)
         await asyncio.to_thread(checkpoints.prune, config.keep)
 
     async def _keep_best(self, done: int) -> None:
         """Keep a checkpoint of the current weights, if `checkpoint.best` is on and they are the best so far."""
         evaluation, checkpoints = self.evaluations.best_evaluations[-1], self._folder.checkpoints
-        if not self._session.config.checkpoint.best or evaluation.iteration != done or evaluation.interval is None:
+        was_evaluated_now = evaluation.iteration == done
+        if not self._session.config.checkpoint.best or not was_evaluated_now or evaluation.interval is None:
             return
         value, best = evaluation.interval.mean, checkpoints.best()
+        # Of equal ones the earliest is kept, so a resume that evaluates again changes nothing.
         if best is not None and value <= best.value:
             return
+        # One of this iteration may be under way; it is in the folder only when it is complete.
         await self._checkpoint_written(done)
         if done not in checkpoints.iterations():
             await self._checkpoint(done)
@@ -340,6 +378,7 @@ class TrainingLoop:
         best = BestCheckpoint(iteration=done, metric=evaluation.metric, value=value)
         await asyncio.to_thread(checkpoints.keep_best, best)
         self._store.record_event("best", iteration=done, metric=best.metric, value=value)
+        # The former best one is protected no longer.
         await asyncio.to_thread(checkpoints.prune, self._session.config.checkpoint.keep)
 
     async def _report_best(self) -> None:
@@ -347,23 +386,8 @@ class TrainingLoop:
         best = self._folder.checkpoints.best()
         if not self.evaluations.selection_tasks or best is None:
             return
-        if best.iteration != self._session.config.train.iterations:
+        if best.iteration != self._session.config.train.iterations:  # else its weights are those that are loaded
             checkpoint = await asyncio.to_thread(self._folder.checkpoints.load, best.iteration)
             await self._session.engine.load(checkpoint.path / POLICIES)
             self._use_prompts(best.iteration)
         await self.evaluations.evaluate("report", best.iteration)
-
-
-class PhaseTimer:
-    """Announces the phases of the iteration after `done`, and measures their wall seconds."""
-
-    def __init__(self, done: int, listener: Listener) -> None:
-        self._done, self._listener = done, listener
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def phase(self, name: LoopPhase) -> Iterator[None]:
-        self._listener.on_phase_start(name, self._done)
-        started = time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - started

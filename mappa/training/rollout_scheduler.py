@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class SampleGroup:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.iteration = jobs[0].iteration
-        self.acted: set[str] = set()  # trajectories whose agents have ended; verdicts may be outstanding
+        self.acted: set[str] = set()  # Trajectories whose agents have ended; verdicts may be outstanding.
         self.task = jobs[0].task
         self.finished: dict[str, Trajectory] = {}
         # Oldest version of the weights that may have sampled for the group; None before it has begun.
@@ -86,12 +86,16 @@ class RolloutScheduler:
         self._store = folder.store
         self._listener = listener
         tasks = session.tasks("train")
-        apart = () if session.prompt_optimizer is None else session.prompt_optimizer.set_apart(tasks)
+        # Tasks on which an optimiser of prompts selects are not trained on: the selection would be biased.
+        set_apart = () if session.prompt_optimizer is None else session.prompt_optimizer.set_apart(tasks)
         self._sampler = TaskSampler(
-            [task for task in tasks if task.id not in apart],
-            prompts=config.train.prompts, seed=config.seed, stratified=config.train.stratified,
-        )  # fmt: skip
-        self._folder, self._recorder = folder, tracking.recorder(self._store)
+            [task for task in tasks if task.id not in set_apart],
+            prompts=config.train.prompts,
+            seed=config.seed,
+            stratified=config.train.stratified,
+        )
+        self._folder = folder
+        self._recorder = tracking.recorder(self._store)
         self.use(session)
         self._learned = {report.iteration for report in self._store.iterations()}
         self._dynamic_sampling = DynamicSampling(
@@ -101,11 +105,12 @@ class RolloutScheduler:
             store=self._store,
         )
         self._resumed: dict[int, ResumedIteration] = {}
+        # What an earlier process recorded. A choice made in this process is not looked up again.
         self._decided = {event.body["iteration"]: event.body for event in self._store.events(GATHERED_EVENT)}
         self._version = 0
-        self._next: int | None = None
-        self._announced_iteration: int | None = None
-        self._waiting: list[SampleGroup] = []
+        self._next: int | None = None  # The iteration to start next; None before the first `take`.
+        self._announced_iteration: int | None = None  # The one that the listener knows to be waited for.
+        self._waiting: list[SampleGroup] = []  # Started and not yet taken, in order of their start.
         self._group_of: dict[str, SampleGroup] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._changed = asyncio.Event()
@@ -130,8 +135,9 @@ class RolloutScheduler:
         self._version = iteration
         self._start_allowed(iteration)
         groups = await self._gather(iteration)
-        late = [name for one in self._waiting if one.iteration == iteration for name in one.trajectory_ids]
-        joined = [name for one in groups if one.iteration < iteration for name in one.trajectory_ids]
+        late = _trajectory_ids(group for group in self._waiting if group.iteration == iteration)
+        joined = _trajectory_ids(group for group in groups if group.iteration < iteration)
+        # Recorded before anything is learned from them, or a resume could choose others for the same iteration.
         if self._share and iteration not in self._decided:
             self._store.record_event(GATHERED_EVENT, iteration=iteration, late=late, joined=joined)
         groups, replaced = await self._replace_equal(iteration, groups)
@@ -145,11 +151,13 @@ class RolloutScheduler:
         self._announce(iteration)
         chosen = await self._wait_for(lambda: self._choose_groups(iteration))
         self._announced_iteration = None
-        in_order = sorted((one for one in self._waiting if one in chosen), key=lambda one: -one.iteration)
-        self._waiting = [one for one in self._waiting if one not in chosen]
-        for name in (name for one in in_order for name in one.trajectory_ids):
+        # From the list and not from the set: sorting is stable, so the rows of an experience have one order.
+        in_start_order = [group for group in self._waiting if group in chosen]
+        own_first = sorted(in_start_order, key=lambda group: -group.iteration)
+        self._waiting = [group for group in self._waiting if group not in chosen]
+        for name in _trajectory_ids(own_first):
             del self._group_of[name]
-        return in_order
+        return own_first
 
     async def _replace_equal(
         self, iteration: int, groups: list[SampleGroup]
@@ -157,16 +165,17 @@ class RolloutScheduler:
         """Return the groups that `iteration` learns from, after all rounds of dynamic sampling, and those replaced."""
         replaced: list[SampleGroup] = []
         for number in range(self._dynamic_sampling.rounds):
-            played = {one.task.id for one in (*groups, *replaced)}
+            played = {group.task.id for group in (*groups, *replaced)}
             further = self._dynamic_sampling.choose(iteration, number, _trajectories(groups), played)
             if not further:
                 break
             new = {name: self._sample_group(iteration, task) for name, task in further.items()}
             self._listener.on_phase_start("collect", iteration)
             self._start(iteration, list(new.values()))
+            # It gathers the new groups alone: the session refuses stragglers together with dynamic sampling.
             await self._gather(iteration)
-            replaced += [one for one in groups if one.task.id in new]
-            groups = [new.get(one.task.id, one) for one in groups]
+            replaced += [group for group in groups if group.task.id in new]
+            groups = [new.get(group.task.id, group) for group in groups]
         return groups, replaced
 
     async def close(self) -> None:
@@ -188,8 +197,10 @@ class RolloutScheduler:
         decided = {number: body for number, body in self._decided.items() if number < start}
         joined = {name for body in decided.values() for name in body["joined"]}
         for number, body in sorted(decided.items()):
-            if left := set(body["late"]) - joined:
-                self._start(number, [one for one in self._sample_groups(number) if left.issuperset(one.trajectory_ids)])
+            left = set(body["late"]) - joined
+            if left:
+                groups = [group for group in self._sample_groups(number) if left.issuperset(group.trajectory_ids)]
+                self._start(number, groups)
 
     def _sample_groups(self, iteration: int) -> list[SampleGroup]:
         return [self._sample_group(iteration, task) for task in self._sampler.sample(iteration)]
@@ -198,20 +209,24 @@ class RolloutScheduler:
         samples = range(self._samples)
         return SampleGroup([Job(task=task, split="train", iteration=iteration, sample=sample) for sample in samples])
 
-    def _start(self, iteration: int, siblings: Sequence[SampleGroup]) -> None:
+    def _start(self, iteration: int, groups: Sequence[SampleGroup]) -> None:
+        # Loaded once an iteration: loading records which lost trajectories are played on.
         if iteration not in self._resumed:
+            # Iterations count from 0 here, and reports from 1, as they count what is finished.
             self._resumed[iteration] = resume_iteration(
                 self._store, "train", iteration, is_consumed=iteration + 1 in self._learned
             )
         resumed = self._resumed[iteration]
-        self._waiting += siblings
-        for one in siblings:
-            for name in one.trajectory_ids:
-                self._group_of[name] = one
+        self._waiting += groups
+        for group in groups:
+            for name in group.trajectory_ids:
+                self._group_of[name] = group
                 replay = resumed.replays.get(name)
-                for version in () if replay is None else _weight_versions(replay.steps, self._trained):
-                    one.add_version(version)
-        jobs = [job for one in siblings for job in one.jobs]
+                if replay is not None:
+                    # Tokens sampled before the resume have the age of their weights, not of this process.
+                    for version in _weight_versions(replay.steps, self._trained):
+                        group.add_version(version)
+        jobs = [job for group in groups for job in group.jobs]
         task = asyncio.create_task(self._collector.collect(jobs, resumed.replays, resample=resumed.resample))
         task.add_done_callback(lambda ended: self._changed.set())
         self._tasks.append(task)
@@ -228,8 +243,9 @@ class RolloutScheduler:
         iteration = self._announced_iteration
         if iteration is None:
             return
-        due = [one for one in self._waiting if one.iteration <= iteration]
-        if all(len(one.acted) == len(one.jobs) for one in due) and not all(one.is_complete for one in due):
+        due = [group for group in self._waiting if group.iteration <= iteration]
+        all_acted = all(len(group.acted) == len(group.jobs) for group in due)
+        if all_acted and not all(group.is_complete for group in due):
             self._listener.on_phase_start("judge", iteration)
 
     def _finish(self, trajectory: Trajectory) -> None:
@@ -241,34 +257,42 @@ class RolloutScheduler:
             self._changed.set()
 
     def _announce(self, iteration: int) -> None:
-        due = [one for one in self._waiting if one.iteration <= iteration]
-        self._listener.on_rollouts_start("train", iteration, sum(len(one.jobs) for one in due))
-        for one in due:
-            for trajectory in one.trajectories:
+        due = [group for group in self._waiting if group.iteration <= iteration]
+        self._listener.on_rollouts_start("train", iteration, sum(len(group.jobs) for group in due))
+        # Those that ended while an earlier iteration was announced were not reported then.
+        for group in due:
+            for trajectory in group.trajectories:
                 self._listener.on_rollout_end(trajectory)
         self._announced_iteration = iteration
         self._announce_judging()
 
     def _choose_groups(self, iteration: int) -> set[SampleGroup] | None:
         """Groups that `iteration` learns from; None while it has to wait. A choice made before a resume stands."""
-        due = {one for one in self._waiting if one.iteration <= iteration}
+        due = {group for group in self._waiting if group.iteration <= iteration}
         decided = self._decided.get(iteration)
         if decided is not None:
-            left = {one for one in due if one.iteration == iteration and one.trajectory_ids[0] in decided["late"]}
-            left |= {one for one in due if one.iteration < iteration and one.trajectory_ids[0] not in decided["joined"]}
+            left = {group for group in due if self._was_left(group, iteration, decided)}
         else:
-            left = {one for one in due if not one.is_complete}
-            own = sum(len(one.jobs) for one in due if one.iteration == iteration)
-            late = sum(len(one.jobs) for one in left if one.iteration == iteration)
-            if late / own > self._share or not all(self._may_defer(one, iteration) for one in left):
+            left = {group for group in due if not group.is_complete}
+            own = sum(len(group.jobs) for group in due if group.iteration == iteration)
+            late = sum(len(group.jobs) for group in left if group.iteration == iteration)
+            if late / own > self._share or not all(self._may_defer(group, iteration) for group in left):
                 return None
+        # After a resume chosen groups may still be replayed; without one they are complete.
         chosen = due - left
-        return chosen if all(one.is_complete for one in chosen) else None
+        return chosen if all(group.is_complete for group in chosen) else None
 
-    def _may_defer(self, siblings: SampleGroup, iteration: int) -> bool:
-        """Whether `siblings` stay within the staleness bound in the iteration after `iteration`."""
+    def _was_left(self, group: SampleGroup, iteration: int, decided: Mapping[str, Any]) -> bool:
+        """Whether a recorded choice of `iteration` left the group to a later one. Samples of a task stay together, so
+        the first of them stands for all."""
+        first = group.trajectory_ids[0]
+        return first in decided["late"] if group.iteration == iteration else first not in decided["joined"]
+
+    def _may_defer(self, group: SampleGroup, iteration: int) -> bool:
+        """Whether the group stays within the staleness bound in the iteration after `iteration`."""
         following = iteration + 1
-        oldest_version = following if siblings.oldest_version is None else siblings.oldest_version
+        # A group that has not begun will be sampled by the current weights or newer ones, which the bound allows.
+        oldest_version = following if group.oldest_version is None else group.oldest_version
         return following < self._iterations and following - oldest_version <= self._staleness
 
     async def _wait_for(self, choose: Callable[[], set[SampleGroup] | None]) -> set[SampleGroup]:
@@ -277,15 +301,20 @@ class RolloutScheduler:
             self._changed.clear()
             for task in self._tasks:
                 if task.done():
-                    task.result()
+                    task.result()  # Raises what the task failed with, also one of an iteration ahead.
             self._tasks = [task for task in self._tasks if not task.done()]
-            if (chosen := choose()) is not None:
+            chosen = choose()
+            if chosen is not None:
                 return chosen
             await self._changed.wait()
 
 
 def _trajectories(groups: Iterable[SampleGroup]) -> tuple[Trajectory, ...]:
-    return tuple(trajectory for one in groups for trajectory in one.trajectories)
+    return tuple(trajectory for group in groups for trajectory in group.trajectories)
+
+
+def _trajectory_ids(groups: Iterable[SampleGroup]) -> list[str]:
+    return [name for group in groups for name in group.trajectory_ids]
 
 
 def _weight_versions(steps: Sequence[Step], trained: Collection[str]) -> Iterator[int]:

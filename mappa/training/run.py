@@ -22,7 +22,7 @@ from mappa.config.resume_diff import check_resume_changes
 from mappa.evaluation.heldout import Evaluation
 from mappa.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa.session import Session, attach_coaches, open_session, record_session_events
-from mappa.session.builder import find_problems, overridden_settings
+from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.warm_start import resolve_starts
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
@@ -87,8 +87,10 @@ class Run:
         composed = restore(registry, folder / CONFIG, settings)
         check_resume_changes(stored, composed)
         with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
-            done = getattr(load_latest_iteration(database), "iteration", 0)
-        if done > (planned := composed.config.train.iterations):
+            latest = load_latest_iteration(database)
+        done = 0 if latest is None else latest.iteration
+        planned = composed.config.train.iterations
+        if done > planned:
             raise ConfigError(
                 f"train.iterations={planned}: {folder} has {done} iterations already: set train.iterations={done} or "
                 "more, or start a new run (leave --resume out)"
@@ -109,9 +111,11 @@ class Run:
     def check(self) -> str:
         """Build everything and load models and tasks; describe the result in one sentence. Raises any InputError that
         `train` would raise before its first rollout, those of all offers at once."""
-        if problems := find_problems(self.composed, self._registry):
+        problems = find_problems(self.composed, self._registry)
+        if problems:
             raise ConfigError("\n".join(problems))
         if self.folder is not None:
+            # Raises if a resume could not read it: a run of a newer version, or a damaged database.
             Database.open(self.folder / DATABASE_NAME, write=False).close()
         return run_to_end(self._check())
 
@@ -119,10 +123,11 @@ class Run:
         async with self._session() as session:
             _warn_of_overlap(session)
             train, held_out = session.tasks("train"), session.held_out().report
+            # Raises if there are fewer tasks than an iteration takes.
             TaskSampler(train, prompts=self.composed.config.train.prompts, seed=self.composed.config.seed)
             agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
-            cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
-            return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
+            sandboxes = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
+            return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{sandboxes}"
 
     async def _train(self, listener: Listener) -> TrainResult:
         """Train to the end. When a process of the engine is lost, close everything and resume the run."""
@@ -131,6 +136,7 @@ class Run:
             try:
                 return await self._attempt(listener, clock)
             except EngineLost as lost:
+                # Without a folder it was lost while it opened: nothing is recorded that a restart could go on from.
                 if self.folder is None:
                     raise
                 with self._open_folder() as folder:
@@ -155,6 +161,7 @@ class Run:
                 folder.write_config(self.composed.to_yaml())
                 write_summary(folder.path, replace(self._blank_summary(), seconds=clock.earlier))
                 opened.enter_context(attach_coaches(folder, session))
+                # The cap on spending counts all starts of a run.
                 for usage in folder.store.paid_usages():
                     session.team.ledger.add(usage)
                 record_session_events(session, folder.store)
@@ -180,7 +187,8 @@ class Run:
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
                     reported = loop.evaluations.report_evaluations
-                    with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
+                    # On a full disk the summary cannot be written either; the error that ended the run says more.
+                    with nullcontext() if status == "done" else suppress(RunError):
                         try:
                             folder.store.flush()
                             chosen = summarize_selection(folder, loop.evaluations.selection_tasks)
@@ -193,8 +201,10 @@ class Run:
 
     def _earlier_seconds(self) -> Seconds:
         """Seconds of the earlier starts of a run that is resumed, as far as they are known."""
-        with suppress(RunError):  # it was killed before it wrote a summary
-            return Seconds() if self.folder is None else read_summary(self.folder).seconds
+        if self.folder is None:
+            return Seconds()
+        with suppress(RunError):  # It was killed before it wrote a summary.
+            return read_summary(self.folder).seconds
         return Seconds()
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
@@ -255,8 +265,15 @@ def _bound_counterfactuals(session: Session) -> CounterfactualBound:
 def _warn_of_overlap(session: Session) -> None:
     trained = {(task.id, task.prompt) for task in session.tasks("train")}
     parts = session.held_out()
-    if both := [task.id for task in (*parts.report, *parts.selection) if (task.id, task.prompt) in trained]:
-        log.warning(f"{len(both)} held-out tasks are trained on, too: no gain on them counts: {', '.join(both[:5])}")
+    held_out = (*parts.report, *parts.selection)
+    # By id and prompt: sources may number the tasks of each split from 0.
+    overlap = [task.id for task in held_out if (task.id, task.prompt) in trained]
+    if overlap:
+        named = ", ".join(overlap[:5]) + (", …" if len(overlap) > 5 else "")
+        log.warning(
+            f"{len(overlap)} held-out tasks are trained on, too ({named}): a gain on them may be memory. Let the "
+            f"splits of tasks.use={session.config.tasks.use} share no task."
+        )
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -276,10 +293,12 @@ class Stopwatch:
 
     def __init__(self, earlier: Seconds) -> None:
         self.earlier = earlier
-        self._wall, self._cpu = time.perf_counter() - (earlier.wall or 0.0), _cpu_seconds() - (earlier.cpu or 0.0)
+        # Starts are moved back by what earlier processes took, so that differences include it.
+        self._wall_start = time.perf_counter() - (earlier.wall or 0.0)
+        self._cpu_start = _cpu_seconds() - (earlier.cpu or 0.0)
 
     def seconds(self) -> Seconds:
-        return Seconds(wall=time.perf_counter() - self._wall, cpu=_cpu_seconds() - self._cpu)
+        return Seconds(wall=time.perf_counter() - self._wall_start, cpu=_cpu_seconds() - self._cpu_start)
 
 
 def _cpu_seconds() -> float:

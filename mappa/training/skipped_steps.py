@@ -53,13 +53,16 @@ class SkippedSteps:
 
     def guard(self, iteration: int, policies: PolicyMetrics) -> None:
         """Raise GuardStop if a policy reached the limit in `iteration`, whose metrics are in the store."""
-        if not (skipped := _skipped(policies)):
+        skipped = _skipped(policies)
+        if not skipped:
             return
-        done = [report.policies for report in self._store.iterations() if report.iteration <= iteration]
+        # From the store, so the count goes on where a run was resumed; it may hold iterations that are trained again.
+        metrics = [report.policies for report in self._store.iterations() if report.iteration <= iteration]
         for policy in skipped:
-            if (row := count_consecutive_skips(done, policy)) >= self._max_skipped:
+            in_a_row = count_consecutive_skips(metrics, policy)
+            if in_a_row >= self._max_skipped:
                 raise GuardStop(
-                    f"policy {policy!r}: {row} optimiser steps in a row were skipped (train.max_skipped="
+                    f"policy {policy!r}: {in_a_row} optimiser steps in a row were skipped (train.max_skipped="
                     f"{self._max_skipped}), as their loss or gradient was not finite. Its weights are as before them; "
                     f"what they were skipped on lies in {self._path}. A lower train.learning_rate may help."
                 )
@@ -67,13 +70,14 @@ class SkippedSteps:
 
 def count_consecutive_skips(iterations: Sequence[PolicyMetrics], policy: str) -> int:
     """Count the last consecutive skipped steps of a policy in the metrics of all iterations so far."""
-    row = 0
+    in_a_row = 0
     for policies in reversed(iterations):
         metrics = policies.get(policy, {})
-        row += int(metrics.get("skipped") or 0)
+        in_a_row += int(metrics.get("skipped") or 0)
+        # An iteration that took any step ends the row; the steps that it skipped count as its last.
         if metrics.get("steps"):
             break
-    return row
+    return in_a_row
 
 
 def _skipped(policies: PolicyMetrics) -> dict[str, int]:
@@ -84,9 +88,10 @@ def _skipped(policies: PolicyMetrics) -> dict[str, int]:
 def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:
     """Rows of an experience as an .npz file; strings are text arrays, so that it loads without pickle."""
     part = select_rows(experience, rows)
-    columns = {one.name: getattr(part, one.name) for one in fields(part) if one.name != DEMONSTRATIONS}
-    if (given := part.demonstrations) is not None:
-        columns |= {f"{DEMONSTRATIONS}.{one.name}": getattr(given, one.name) for one in fields(given)}
+    columns = {column.name: getattr(part, column.name) for column in fields(part) if column.name != DEMONSTRATIONS}
+    if part.demonstrations is not None:
+        for column in fields(part.demonstrations):
+            columns[f"{DEMONSTRATIONS}.{column.name}"] = getattr(part.demonstrations, column.name)
     tokens = element_indices(experience.offsets, rows)
     columns["advantages"] = advantages.advantages[tokens]
     if advantages.value_targets is not None:

@@ -48,7 +48,7 @@ def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary
     return EvalSummary(
         **_results(before, after),
         metric=before.metric,
-        known=tuple(one.known for one in (before, after) if one is not None),
+        known=tuple(evaluation.known for evaluation in (before, after) if evaluation is not None),
         clusters=before.cluster_count,
         strata={
             name: StratumSummary(**_results(then, after.for_stratum(name) if after else None))
@@ -60,17 +60,20 @@ def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary
 
 def _results(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
     """The fields of a `StratumSummary`."""
-    figures = {
-        name: FigureSummary(**_intervals(before.with_metric(name), after.with_metric(name) if after else None))
-        for name in before.figures
-    }
+    figures = {}
+    for name in before.figures:
+        figure_after = after.with_metric(name) if after else None
+        figures[name] = FigureSummary(**_intervals(before.with_metric(name), figure_after))
     return {**_intervals(before, after), "n": len(before.problems), "figures": figures}
 
 
 def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Interval | None]:
     """The fields of a `FigureSummary`."""
-    now, gain = (after.interval, after.gain_over(before)) if after else (None, None)
-    return {"before": before.interval, "after": now, "gain": gain}
+    return {
+        "before": before.interval,
+        "after": after.interval if after else None,
+        "gain": after.gain_over(before) if after else None,
+    }
 
 
 def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | None:
@@ -79,14 +82,16 @@ def summarize_selection(folder: RunFolder, tasks: int) -> SelectionSummary | Non
     if best is None:
         return None
     recorded = (event.body for event in folder.store.events("evaluation"))
+    # By iteration, because a resume records an evaluation again.
     count = len({body["iteration"] for body in recorded if body["part"] == "selection"})
     return SelectionSummary(n=tasks, evaluations=count, iteration=best.iteration, value=best.value)
 
 
 def _coach_summary(counts: Sequence[VerdictCount]) -> CoachSummary:
     costs = [count.usd for count in counts if count.usd is not None]
+    all_known = len(costs) == len(counts)
     return CoachSummary(
         verdicts=sum(count.verdicts for count in counts),
         failed=sum(count.failed for count in counts),
-        usd=sum(costs) if len(costs) == len(counts) else None,
+        usd=sum(costs) if all_known else None,
     )

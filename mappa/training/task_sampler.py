@@ -42,30 +42,36 @@ class TaskSampler:
     def sample(self, iteration: int) -> tuple[Task, ...]:
         """The tasks of `iteration`, counted from 0."""
         chosen: list[tuple[int, int, int]] = []
-        for stratum, numbers in enumerate(self._numbers(iteration)):
-            for number in numbers:
-                epoch, place = divmod(number, self._sizes[stratum])
-                task = self._epoch(epoch).order[stratum][place]
-                chosen.append((epoch, self._epoch(epoch).rank[task], task))
+        for stratum, positions in enumerate(self._positions(iteration)):
+            for position in positions:
+                number, place = divmod(position, self._sizes[stratum])
+                epoch = self._epoch(number)
+                task = epoch.order[stratum][place]
+                chosen.append((number, epoch.rank[task], task))
+        # By rank within their epoch, so that strata are mixed.
         return tuple(self._tasks[task] for _, _, task in sorted(chosen))
 
     def sample_more(self, iteration: int, places: Sequence[Task], played: Collection[str]) -> dict[str, Task]:
         """Return another task of `iteration` for the place of each of `places`, by its id: in random order those whose
         ids are not in `played`; if `stratified`, of the same stratum. Where none is left, there is no entry."""
+        # The 1 keeps it apart from the generators of epochs; a 0 would not, as entropy is padded with zeros.
         shuffled = np.random.default_rng([self._seed, iteration, 1]).permutation(len(self._tasks)).tolist()
-        unplayed = {
-            stratum: iter([one for one in shuffled if one in members and self._tasks[one].id not in played])
+        unplayed = [index for index in shuffled if self._tasks[index].id not in played]
+        # Iterators, so that two places of one stratum get different tasks.
+        by_stratum = {
+            stratum: iter([index for index in unplayed if index in members])
             for stratum, members in self._members.items()
         }
-        found = {place.id: next(unplayed[self._stratum(place)], None) for place in places}
+        found = {place.id: next(by_stratum[self._stratum(place)], None) for place in places}
         return {place: self._tasks[index] for place, index in found.items() if index is not None}
 
     def _stratum(self, task: Task) -> str:
         return task.stratum if self._stratified else ""
 
-    def _numbers(self, iteration: int) -> list[range]:
+    def _positions(self, iteration: int) -> list[range]:
         """Positions of the tasks that an iteration takes from each stratum, counted over all epochs."""
-        return list(map(range, self._quota.taken_before(iteration), self._quota.taken_before(iteration + 1)))
+        before, after = self._quota.taken_before(iteration), self._quota.taken_before(iteration + 1)
+        return [range(start, stop) for start, stop in zip(before, after, strict=True)]
 
     def _epoch(self, number: int) -> Epoch:
         while len(self._epochs) <= number:
@@ -76,11 +82,13 @@ class TaskSampler:
         """Shuffle an epoch. In each stratum it begins with tasks that its first iteration does not hold yet."""
         shuffled = np.random.default_rng([self._seed, number]).permutation(len(self._tasks)).tolist()
         order = [[task for task in shuffled if task in members] for members in self._members.values()]
-        for stratum, numbers in enumerate(self._numbers(number * len(self._tasks) // self._prompts)):
-            own, size = order[stratum], self._sizes[stratum]
-            held = number * size - numbers.start
-            if held:
-                begun = set(self._epochs[number - 1].order[stratum][-held:])
-                first = [task for task in own if task not in begun][: len(numbers) - held]
-                own[:] = [*first, *(task for task in own if task not in first)]
+        # The iteration in which the epoch begins: it takes the rest of the epoch before, and the first of this one.
+        first_iteration = number * len(self._tasks) // self._prompts
+        for stratum, positions in enumerate(self._positions(first_iteration)):
+            rest = number * self._sizes[stratum] - positions.start
+            if rest > 0:
+                held = set(self._epochs[number - 1].order[stratum][-rest:])
+                tasks = order[stratum]
+                first = [task for task in tasks if task not in held][: len(positions) - rest]
+                order[stratum] = [*first, *(task for task in tasks if task not in first)]
         return Epoch(order=order, rank={task: rank for rank, task in enumerate(shuffled)})

@@ -50,6 +50,7 @@ class ApiPolicy:
         turns: list[Message] = []
         for message in messages:
             turn = _as_turn(message, at_start=not turns or turns[-1].role == "system")
+            # Some providers refuse an empty message.
             if not turn.content.strip():
                 continue
             if turns and turns[-1].role == turn.role:
@@ -62,8 +63,10 @@ class ApiPolicy:
         is no reply, PromptTooLong if prompt and `max_tokens` exceed the model's context window, ConfigError if
         `sampling` truncates the distribution, which not every provider supports."""
         if sampling.top_p != 1.0 or sampling.top_k != 0:
-            found = f"{sampling.top_p:g} and {sampling.top_k}"
-            raise ConfigError(f"a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, not {found}")
+            raise ConfigError(
+                "a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, as not every provider supports "
+                f"others; here they are {sampling.top_p:g} and {sampling.top_k}"
+            )
         request = Request(
             messages=prompt,
             max_tokens=sampling.max_tokens,
@@ -78,13 +81,15 @@ class ApiPolicy:
             if fault.kind == "too_long":
                 raise PromptTooLong(str(fault)) from fault
             raise
+        # Providers that are sent no temperature sample at their default, which is 1.0.
+        temperature = 1.0 if request.temperature is None else request.temperature
         return Completion(
             text="" if reply.stop == "blocked" else reply.text,
             prompt_tokens=None,
             tokens=None,
             logprobs=None,
             finish=_FINISH[reply.stop],
-            temperature=1.0 if request.temperature is None else request.temperature,  # 1.0 is the providers' default
+            temperature=temperature,
             usage=reply.usage,
             seconds=time.perf_counter() - started,
         )

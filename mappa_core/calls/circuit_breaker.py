@@ -22,15 +22,18 @@ class CircuitBreaker:
         """Raise CallError `breaker` while the breaker is open."""
         if self._open_until is not None and now < self._open_until:
             # The text is the same until the breaker closes: reasons are counted by their text.
-            failed = f"{self._name} failed {self._max_failures} times in a row"
-            why = f"{failed} and is left alone, but for one call every {self._rest_s:g} s"
-            last = f"The last of these times: {self._opened_by}"
-            raise CallError("breaker", f"{why}. {last}", retry_after_s=self._open_until - now)
+            raise CallError(
+                "breaker",
+                f"{self._name} failed {self._max_failures} times in a row and is left alone, but for one call every "
+                f"{self._rest_s:g} s. The last of these times: {self._opened_by}",
+                retry_after_s=self._open_until - now,
+            )
 
     def begin_call(self, now: float) -> None:
         """Record that a call is sent now, as the probe if the breaker is half-open. Raises like `check`."""
         self.check(now)
         if self._open_until is not None:
+            # Open again before the probe is answered: calls that come meanwhile are not probes, too.
             self._open_until = now + self._rest_s
 
     def record_success(self) -> None:
@@ -41,6 +44,7 @@ class CircuitBreaker:
     def record_failure(self, fault: CallError, now: float) -> None:
         """Record a call that the provider was unable to answer."""
         self._consecutive_failures += 1
+        # Only the one that opened it: faults of later probes would change the text of `check`.
         if self._consecutive_failures == self._max_failures:
             self._opened_by = fault
         if self._consecutive_failures >= self._max_failures:

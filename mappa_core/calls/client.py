@@ -26,9 +26,12 @@ THROTTLING: frozenset[CallFault] = frozenset({"rate_limit", "overloaded"})  # Th
 OUTAGES: frozenset[CallFault] = (RETRYABLE - {"rate_limit"}) | {"key", "quota", "model"}
 """Faults of the provider as a whole; after any other fault it is available and refused a single call."""
 
-INITIAL_BACKOFF_S, BACKOFF_FACTOR = 0.25, 4.0
-"""Maximum wait before the second attempt, and its growth per attempt: an outage of seconds is survived."""
+INITIAL_BACKOFF_S = 0.25
+"""Maximum wait before the second attempt."""
+BACKOFF_FACTOR = 4.0
+"""Growth of the maximum wait per attempt: an outage of seconds is survived."""
 CHARACTERS_PER_TOKEN = 4.0
+"""For the estimate of a prompt's tokens, which the reply's usage corrects."""
 
 
 @runtime_checkable
@@ -71,8 +74,13 @@ class ProviderClient:
     @property
     def provider(self) -> Provider:
         transport = self._transport
-        known, batched = self._price is not None, isinstance(transport, BatchTransport)
-        return Provider(name=self._name, model=transport.model, host=transport.host, priced=known, batched=batched)
+        return Provider(
+            name=self._name,
+            model=transport.model,
+            host=transport.host,
+            priced=self._price is not None,
+            batched=isinstance(transport, BatchTransport),
+        )
 
     def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
         if isinstance(self._transport, BatchTransport):
@@ -89,7 +97,8 @@ class ProviderClient:
                 return replace(answer, usage=self._with_cost(answer.usage, tries))
             if answer.kind not in RETRYABLE or tries == self._limits.attempts:
                 raise answer
-            if not answer.retry_after_s:  # otherwise it waits for the pause, like all calls
+            # The slot is free meanwhile. With a Retry-After the next attempt waits for the pause, as all calls do.
+            if not answer.retry_after_s:
                 await asyncio.sleep(self._backoff_s(tries))
 
     async def count(self, messages: Sequence[Message]) -> int | None:
@@ -113,6 +122,8 @@ class ProviderClient:
                     return await self._transport.complete(request)
             except CallError as fault:
                 return fault
+        # Before the call waits for a slot: thousands of calls should not queue for a provider that is down. `_send`
+        # checks again, after the wait.
         self._breaker.check(_now())
         estimate = sum(len(message.content) for message in request.messages) / CHARACTERS_PER_TOKEN
         with waiting_for_turn():
@@ -121,23 +132,33 @@ class ProviderClient:
             with waiting_for_turn():
                 await self._rate_limiter.acquire(estimate)
                 await self._wait_while_paused()
+            # As late as possible: calls that were sent during the wait have spent, too.
             check_cap()
             return await self._send(request, tries, estimate)
         finally:
             self._concurrency.release()
 
     async def _wait_while_paused(self) -> None:
-        while (wait := self._rate_limiter.pause_left_s(_now())) > 0.0:
-            if wait > self._limits.longest_wait_s:
+        # Again after each wait: a reply to another call may have asked for a longer pause meanwhile.
+        while True:
+            wait_s = self._rate_limiter.pause_left_s(_now())
+            if wait_s <= 0.0:
+                return
+            if wait_s > self._limits.longest_wait_s:
                 cause = self._rate_limiter.paused_by
                 assert cause is not None
-                asked = f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s"
-                limit = f"limits.longest_wait_s={self._limits.longest_wait_s:g}"
-                raise CallError(cause.kind, f"{asked}, and {limit}. It said: {cause}", retry_after_s=wait)
-            await asyncio.sleep(wait)
+                raise CallError(
+                    cause.kind,
+                    f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s, and "
+                    f"limits.longest_wait_s={self._limits.longest_wait_s:g}. It said: {cause}",
+                    retry_after_s=wait_s,
+                )
+            await asyncio.sleep(wait_s)
 
     async def _send(self, request: Request, tries: int, estimate: float) -> Reply | CallError:
         self._breaker.begin_call(_now())
+        # Read before the call: an overload that is reported while the call is under way has lowered the limit for this
+        # one, too.
         generation = self._concurrency.generation
         try:
             timeout_s = min(request.timeout_s, self._limits.timeout_s)
@@ -159,9 +180,12 @@ class ProviderClient:
             self._rate_limiter.pause(fault, _now())
         if fault.kind not in OUTAGES:
             self._breaker.record_success()
+            return
         # A short fault fails all calls in flight at once. So only these calls count as failures of the provider:
         # retries, calls that will not be retried, and calls that ran into their deadline.
-        elif tries > 1 or tries == self._limits.attempts or fault.kind not in RETRYABLE or fault.kind == "timeout":
+        is_retry = tries > 1
+        will_be_retried = tries < self._limits.attempts and fault.kind in RETRYABLE
+        if is_retry or not will_be_retried or fault.kind == "timeout":
             self._breaker.record_failure(fault, _now())
 
     def _backoff_s(self, tries: int) -> float:
@@ -172,7 +196,8 @@ class ProviderClient:
     def _with_cost(self, usage: Usage | None, calls: int) -> Usage:
         if usage is None:
             return Usage(calls=calls)
-        return replace(usage, calls=calls, usd=None if self._price is None else self._price.cost(usage))
+        usd = None if self._price is None else self._price.cost(usage)
+        return replace(usage, calls=calls, usd=usd)
 
 
 def derive_offer(offer: Offer[Transport], added: type, build: Callable[[ProviderClient, Any], T]) -> Offer[T]:
@@ -198,5 +223,5 @@ async def _with_deadline(seconds: float, call: Awaitable[T]) -> T:
             return await call
     except TimeoutError:
         if not deadline.expired():
-            raise  # the transport's own TimeoutError
+            raise  # The transport's own TimeoutError, which is a bug of it and no fault of the provider.
         raise CallError("timeout", f"no reply within {seconds:g} s") from None

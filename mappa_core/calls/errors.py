@@ -15,7 +15,7 @@ from mappa_core.errors import CallFault
 
 _FAULT_BY_STATUS: Mapping[int, CallFault] = {
     401: "key", 402: "quota", 403: "key", 404: "model", 408: "timeout", 410: "model", 413: "too_long",
-    409: "server",  # a conflict with another request; all official clients retry
+    409: "server",  # A conflict with another request; all official clients retry.
     429: "rate_limit", 503: "overloaded", 529: "overloaded",
 }  # fmt: skip
 
@@ -32,12 +32,16 @@ def fault_from_status(status: int) -> CallFault:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait that a reply asks for: `retry-after-ms`, else `retry-after` as seconds or as an HTTP
     date (RFC 9110, 10.2.3), by the server's clock if it sends `date`; 0 for the past, None without a valid header."""
-    found = {name.lower(): value.strip() for name, value in headers.items()}
-    if (seconds := _number(found.get("retry-after-ms"), scale=1e-3)) is None:
-        seconds = _number(found.get("retry-after"))
-    if seconds is None and (then := _date(found.get("retry-after"))) is not None:
-        now = _date(found.get("date")) or datetime.now(UTC)
-        seconds = (then - now).total_seconds()
+    values = {name.lower(): value.strip() for name, value in headers.items()}
+    # The more precise header first, as servers that send it send both.
+    seconds = _number(values.get("retry-after-ms"), scale=1e-3)
+    if seconds is None:
+        seconds = _number(values.get("retry-after"))
+    if seconds is None:
+        then = _date(values.get("retry-after"))
+        if then is not None:
+            now = _date(values.get("date")) or datetime.now(UTC)
+            seconds = (then - now).total_seconds()
     return None if seconds is None else max(0.0, seconds)
 
 
@@ -97,7 +101,9 @@ class ErrorParser:
             value = value[0]
         error = value.get("error", value) if isinstance(value, dict) else None
         fields = error if isinstance(error, dict) else {"message": error}
-        message = text if isinstance(text := fields.get("message"), str) else body.strip()
+        text = fields.get("message")
+        message = text if isinstance(text, str) else body.strip()
         code = fields.get("code") if status is None else status
-        found = ErrorBody(code if type(code) is int else None, fields, message, body)
-        return self.classify(found), f"status {status or 200}: {message}"
+        # By exact type, as True is an int; some servers put the name of the error into `code`.
+        parsed = ErrorBody(code if type(code) is int else None, fields, message, body)
+        return self.classify(parsed), f"status {status or 200}: {message}"

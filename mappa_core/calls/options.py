@@ -21,12 +21,13 @@ class Price:
 
     def cost(self, usage: Usage) -> float | None:
         """Return the price of `usage` in US dollars; None if a needed token count is unknown."""
-        prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-        if self.cached is None:
-            cached = 0
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        # Without a price of their own, how many of the prompt's tokens were cached changes nothing.
+        cached = 0 if self.cached is None else usage.cached_tokens
         if prompt is None or completion is None or cached is None:
             return None
         cached_price = self.input if self.cached is None else self.cached
+        # `prompt_tokens` include the cached ones.
         return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
 
     def scale(self, share: float) -> Price:
@@ -79,8 +80,11 @@ class ApiPolicyOptions:
 def charged_price(options: Any) -> Price | None:
     """Return the price of calls under the `options` of a coach or policy: in batches (`batch_api`) its `price_share` of
     `price`; None if unknown."""
-    price, batches = getattr(options, "price", None), getattr(options, "batch_api", None)
-    return price if price is None or batches is None else price.scale(batches.price_share)
+    price: Price | None = getattr(options, "price", None)
+    batches = getattr(options, "batch_api", None)
+    if price is None or batches is None:
+        return price
+    return price.scale(batches.price_share)
 
 
 def merge_options(added: type, options: type) -> type:
@@ -88,13 +92,16 @@ def merge_options(added: type, options: type) -> type:
     field is in both, or `options` is frozen and cannot be extended."""
     if not fields(options):
         return added
-    if both := {one.name for one in fields(added)} & {one.name for one in fields(options)}:
+    both = {field.name for field in fields(added)} & {field.name for field in fields(options)}
+    if both:
         raise PluginError(f"{options.__qualname__} has the option {min(both)!r}, which core adds itself: rename it")
 
     def check(self: object) -> None:
+        # Both: of two methods in the bases, only that of the first would be called.
         for part in (added, options):
-            if callable(checks := getattr(part, "check", None)):
-                checks(self)
+            part_check = getattr(part, "check", None)
+            if callable(part_check):
+                part_check(self)
 
     try:
         name = f"{added.__name__}Of{options.__name__}"

@@ -38,7 +38,8 @@ class ConcurrencyLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the slot was assigned at the same moment
+            # The slot was assigned at the same moment: without this it would never be used again.
+            if not turn.cancelled():
                 self.release()
             raise
 
@@ -50,11 +51,13 @@ class ConcurrencyLimiter:
         if self._limit < self._known_good:
             self._limit = min(self._known_good, self._limit + 1.0)
         else:
+            # In a round of as many calls, 1 / limit adds up to one, and 0.05 to 5 % of the limit: more, above 20.
             self._limit = min(self._max_calls, self._limit + max(1.0 / self._limit, 0.05))
         self._wake_waiters()
 
     def record_overload(self, generation: int) -> None:
         """Record that a call sent in `generation` was refused for overload."""
+        # Calls in flight together meet the same overload; halved for each of them, the limit would be 1 at once.
         if generation == self.generation:
             self.generation += 1
             self._known_good = min(0.95 * self._limit, self._limit - 1.0)
@@ -63,7 +66,8 @@ class ConcurrencyLimiter:
     def _wake_waiters(self) -> None:
         while self._waiters and self._in_use < self.limit:
             turn = self._waiters.popleft()
-            if not turn.done():
+            if not turn.done():  # Else it was cancelled while it waited.
+                # Counted here and not when it wakes: a call that comes in between must not take the slot.
                 self._in_use += 1
                 turn.set_result(None)
 
@@ -90,8 +94,10 @@ class RateLimiter:
             if self._requests is not None:
                 await self._requests.acquire()
             if self._tokens is not None:
+                # Negative debt is credit: an estimate was too high. The bucket takes no negative amount.
                 amount = min(max(0.0, self._token_debt + estimate), self._tokens.max_rate)
                 await self._tokens.acquire(amount)
+                # Added and not set, as calls that were answered during the wait have corrected it.
                 self._token_debt += estimate - amount
 
     def correct_estimate(self, estimate: float, used: float) -> None:
@@ -100,6 +106,7 @@ class RateLimiter:
     def pause(self, fault: CallError, now: float) -> None:
         """Pause all calls for the `retry_after_s` of `fault`."""
         assert fault.retry_after_s is not None
+        # Of several pauses the one that ends last counts.
         if now + fault.retry_after_s > self._paused_until:
             self._paused_until = now + fault.retry_after_s
             self.paused_by = fault

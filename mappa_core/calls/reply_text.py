@@ -17,7 +17,9 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
     """Return (the reasoning text at the start of `text` or None, the text after it). The opening tag can be missing, if
     it was in the prompt; the closing tag too, if the tokens ran out: then nothing follows."""
     reasoning = _REASONING.match(text) or _UNCLOSED_REASONING.match(text)
-    return (None, text) if reasoning is None else (reasoning[1].strip("\n"), text[reasoning.end() :])
+    if reasoning is None:
+        return None, text
+    return reasoning[1].strip("\n"), text[reasoning.end() :]
 
 
 _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)

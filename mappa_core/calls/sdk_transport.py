@@ -42,7 +42,9 @@ class LoopBound(Generic[ClientT]):
     async def close(self) -> None:
         """Release the connections of the client, if there is one."""
         if self._open is not None:
-            (client, _), self._open = self._open, None
+            client, _ = self._open
+            # Before the await: a call that comes meanwhile opens a new client, and not one that is being closed.
+            self._open = None
             await self._close(client)
 
 

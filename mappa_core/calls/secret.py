@@ -19,7 +19,8 @@ class Secret:
 
     def __init__(self, value: str, name: str) -> None:
         if not value:
-            raise ValueError(f"{name} has no value")
+            raise ValueError(f"{name} has no value: a key of no characters would be masked everywhere")
+        # From here on it is masked in all that is written.
         keep_secret(name, value)
         self._value = value
         self._name = name
@@ -29,7 +30,8 @@ class Secret:
         """Read and strip an environment variable; `owner` says in messages who needs it (`the coach gemini`). Raises
         ConfigError, without a value in it, if it is unset or empty, or cannot be sent in a header."""
         if not os.environ.get(variable, "").strip():
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
+            # Perhaps the key itself was written in place of the variable's name, so the message must not hold it.
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):
                 raise ConfigError(f"{owner} needs the name of the environment variable that holds its key, not the key")
             raise ConfigError(f"{variable} is not set or empty: {owner} needs its key in this environment variable")
         secret = cls(os.environ[variable].strip(), variable)
@@ -45,7 +47,10 @@ class Secret:
         """Return `text` as one line of at most `limit` characters with the value masked, also where it is
         percent-encoded (as in a URL), for error messages."""
         forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
-        return one_line(re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE), limit)
+        # Masked before the line is cut, which could leave the beginning of a key. By a function, as a name in a string
+        # of replacement could hold a backslash.
+        masked = re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE)
+        return one_line(masked, limit)
 
     def scrub(self, text: str) -> str:
         """Return `text` with the value masked and otherwise unchanged, for answers, which are parsed and stored."""

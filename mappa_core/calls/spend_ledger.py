@@ -25,7 +25,7 @@ class Ledger:
         """Add the usage of a verdict or a completion; None: no provider was called."""
         if usage is None:
             return
-        calls = max(1, usage.calls)  # a call for several verdicts is counted once, with one of them
+        calls = max(1, usage.calls)  # A call for several verdicts is counted once, with one of them.
         if usage.usd is None:
             self._unpriced_calls += calls
             return
@@ -41,8 +41,10 @@ class Ledger:
     def left_usd(self) -> float | None:
         """US dollars left of the cap, at most 0 once it is reached; None without a cap. A call of unknown cost counts
         as much as the most expensive known call."""
-        spent = self._priced_usd + self._unpriced_calls * (self._max_call_usd or 0.0)
-        return None if self._cap is None else self._cap - spent
+        if self._cap is None:
+            return None
+        unpriced_usd = self._unpriced_calls * (self._max_call_usd or 0.0)
+        return self._cap - (self._priced_usd + unpriced_usd)
 
     def check(self) -> None:
         """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all."""
@@ -70,5 +72,6 @@ class Ledger:
 
 def check_cap() -> None:
     """Check the cap that work under way is held to (`Ledger.enforce_cap`), if any. Raises CallError like `check`."""
-    if (ledger := _enforced.get()) is not None:
+    ledger = _enforced.get()
+    if ledger is not None:
         ledger.check()

@@ -15,13 +15,17 @@ class _Clock:
         self._left_s = 0.0
 
     def count_waiting(self, change: int) -> None:
-        now, before = asyncio.get_running_loop().time(), self._waiting
+        """Add `change` to the number of waiting calls; the clock stands still while there are any."""
+        now = asyncio.get_running_loop().time()
+        waited_before = self._waiting > 0
         self._waiting += change
-        with suppress(RuntimeError):  # The deadline has passed, or its work is over and others go on with the call.
-            if not before and (when := self._deadline.when()) is not None:
+        # The deadline may have passed, or its work may be over while others go on with the call that they share.
+        with suppress(RuntimeError):
+            when = self._deadline.when()
+            if not waited_before and when is not None:
                 self._left_s = when - now
                 self._deadline.reschedule(None)
-            elif not self._waiting:
+            elif self._waiting == 0:
                 self._deadline.reschedule(now + self._left_s)
 
 

@@ -20,8 +20,10 @@ def step_findings(step: Step) -> tuple[str, ...]:
 
 def inspection_lines(step: Step) -> tuple[str, ...]:
     """Return the workflow's findings in the files after `step`, line by line, for a fence: they may quote the files."""
-    details = (f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
-    return (*details, *(() if step.inspection is None else step.inspection.findings))
+    # A breach of presence has no reason; its detail is in our own words and stands among the findings already.
+    details = tuple(f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
+    findings = () if step.inspection is None else step.inspection.findings
+    return (*details, *findings)
 
 
 def team_findings(
@@ -32,24 +34,26 @@ def team_findings(
     not ended (`is_over`), a file whose producer can still act is not missing yet: an output that is due and missing is
     a breach, so a step without that breach was not its producer's last one."""
     needs: dict[str, list[str]] = {}
-    for agent, path in ((agent, path) for agent, role in team.items() for path in role.needs):
-        needs.setdefault(path, []).append(sanitize_name(agent))
+    for agent, role in team.items():
+        for path in role.needs:
+            needs.setdefault(path, []).append(sanitize_name(agent))
     if not needs:
         return ()
-    broken, there = _broken_files(steps), {*given, *_files_after(steps[-1])}
-    every = (*steps, *later)
-    history = file_lineage(every)
-    found = []
+    broken = _broken_files(steps)
+    present = {*given, *_files_after(steps[-1])}
+    all_steps = (*steps, *later)
+    history = file_lineage(all_steps)
+    findings = []
     for path, needed_by in needs.items():
-        if path not in there:
-            why = _why_gone(history.get(path, ()), steps, later) or _why_unwritten(path, team, every, is_over)
+        if path not in present:
+            why = _why_gone(history.get(path, ()), steps, later) or _why_unwritten(path, team, all_steps, is_over)
         elif path in broken:
             step, breach = broken[path]
             why = f"{step_name(step)} left it broken{_fault_suffix(breach)}"
         else:
             continue
-        found.append(f"{sanitize_name(path)}, which {' and '.join(needed_by)} needs: {why}.")
-    return tuple(found)
+        findings.append(f"{sanitize_name(path)}, which {' and '.join(needed_by)} needs: {why}.")
+    return tuple(findings)
 
 
 def _describe_breach(step: Step, breach: Breach) -> str:
@@ -72,21 +76,26 @@ def _fault_suffix(breach: Breach) -> str:
 
 def _broken_files(steps: Sequence[Step]) -> dict[str, tuple[Step, Breach]]:
     """Return the files that a step left broken and no later step rewrote."""
-    found: dict[str, tuple[Step, Breach]] = {}
+    broken: dict[str, tuple[Step, Breach]] = {}
     for step in steps:
-        for change in (change for result in step.results for change in result.files):
-            found.pop(change.path, None)
+        # Changes before breaches: what the step left broken it may have written itself.
+        for result in step.results:
+            for change in result.files:
+                broken.pop(change.path, None)
         for breach in step.breaches:
             if breach.kind == "broken_output":
-                found[breach.path] = (step, breach)
-    return found
+                broken[breach.path] = (step, breach)
+    return broken
 
 
 def _files_after(step: Step) -> set[str]:
     files = set(step.files)
     for result in step.results:
         for change in result.files:
-            (files.discard if change.kind == "deleted" else files.add)(change.path)
+            if change.kind == "deleted":
+                files.discard(change.path)
+            else:
+                files.add(change.path)
     return files
 
 
@@ -94,15 +103,14 @@ def _why_gone(changes: Sequence[tuple[str, FileChange]], steps: Sequence[Step], 
     """Explain why a written file is missing; None if no action wrote it."""
     by_id = {step.id: step for step in (*steps, *later)}
     before = [(by_id[step], change.kind) for step, change in changes if by_id[step] in steps]
-    after = [by_id[step] for step, change in changes if by_id[step] in later and change.kind != "deleted"]
-    if before and before[-1][1] == "deleted":
-        lost = f"{step_name(before[-1][0])} deleted it"
-    elif before:
-        lost = f"{step_name(before[-1][0])} wrote it, and it is no longer there"
-    else:
-        lost = "not there yet"
-    if after:
-        return f"{lost}; {step_name(after[0])} wrote it later"
+    writers_after = [by_id[step] for step, change in changes if by_id[step] in later and change.kind != "deleted"]
+    lost = "not there yet"
+    if before:
+        last_step, last_kind = before[-1]
+        what = "deleted it" if last_kind == "deleted" else "wrote it, and it is no longer there"
+        lost = f"{step_name(last_step)} {what}"
+    if writers_after:
+        return f"{lost}; {step_name(writers_after[0])} wrote it later"
     return lost if before else None
 
 
@@ -110,8 +118,11 @@ def _why_unwritten(path: str, team: Mapping[str, Role], steps: Sequence[Step], i
     makers = [agent for agent, role in team.items() if path in role.produces]
     if not makers:
         return "no action wrote it, and nobody in the team has to make it"
-    own = ((maker, [step for step in steps if step.agent == maker]) for maker in makers)
-    return "; ".join(_maker_status(maker, path, acted, is_over) for maker, acted in own)
+    statuses = []
+    for maker in makers:
+        own_steps = [step for step in steps if step.agent == maker]
+        statuses.append(_maker_status(maker, path, own_steps, is_over))
+    return "; ".join(statuses)
 
 
 def _maker_status(maker: str, path: str, steps: Sequence[Step], is_over: bool) -> str:

@@ -26,6 +26,7 @@ _INVISIBLE = rf"(?:[^\w!-/:-@\[-`{{-~\n{_LEFTS}]|[\u115f\u1160\u3164\uffa0])"
 _BRACKET_RUN = re.compile(rf"[{_LEFTS}](?:{_INVISIBLE}*[{_LEFTS}])*")
 
 _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+# Without the first of them, `<`, which is in many texts and is counted apart.
 _UNUSUAL = re.compile("|".join((_LINE_END.pattern, UNSEEN.pattern, f"[{_LEFTS[1:]}]")))
 _ASCII = bytes(range(128))
 _ASCII_CONTROLS = bytes({*range(32), 127} - {9, 10})
@@ -42,9 +43,10 @@ def neutralize(text: str) -> str:
     become line feeds; control characters, unpaired surrogates and invisible ones become their Python escape (`\\x1b`);
     in a run of opening angle brackets, in any script, that counts three or more, each becomes as many round ones."""
     if not _is_plain(text):
+        # Line ends first: some of them are control characters, and would be escaped.
         text = UNSEEN.sub(_escape, _LINE_END.sub("\n", text))
     elif text.count("<") < 3:
-        return text
+        return text  # No run of three.
     return _BRACKET_RUN.sub(_make_round, text)
 
 
@@ -76,7 +78,11 @@ def _is_plain(text: str) -> bool:
     data = text.encode("utf-8", "surrogatepass")
     if len(data.translate(None, _ASCII_CONTROLS)) < len(data):
         return False
-    return text.isascii() or not _UNUSUAL.search(data.translate(None, _ASCII).decode("utf-8", "surrogatepass"))
+    if text.isascii():
+        return True
+    # The expression is slow and ASCII holds nothing else that it finds; `translate` drops it at the speed of a copy.
+    beyond_ascii = data.translate(None, _ASCII).decode("utf-8", "surrogatepass")
+    return not _UNUSUAL.search(beyond_ascii)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -85,6 +91,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def _make_round(match: re.Match[str]) -> str:
     run = match[0]
+    # Shorter ones cannot be taken for a fence, and are common: comparisons, shifts of bits, quotation marks.
     if sum(_LEFT[character] for character in run if character in _LEFT) < 3:
         return run
     return "".join("(" * _LEFT[character] if character in _LEFT else character for character in run)

@@ -53,6 +53,7 @@ class DelegatingCoach(Coach):
             coach.load_state_dict(state[name])
 
     async def close(self) -> None:
+        # All are closed, also after one that raises; its error is raised at the end.
         async with AsyncExitStack() as stack:
             for coach in self._coaches.values():
                 stack.push_async_callback(coach.close)

@@ -19,9 +19,12 @@ ExhibitKind = Literal[
 ]  # fmt: skip
 """The kind of an exhibit, in the order in which `token_budget` cuts them; facts are never cut."""
 
-EXCERPT_CHARACTERS = 600  # of another action's reply
+EXCERPT_CHARACTERS = 600
+"""Characters that are shown of another action's reply."""
 ERROR_LINE_CHARACTERS = 300
-MIN_REFERENCE_CHARACTERS = 200  # of a text that is replaced by a reference when it repeats
+"""Characters that are shown of the last line of another action's standard error."""
+MIN_REFERENCE_CHARACTERS = 200
+"""Characters of a text that is replaced by a reference when it repeats; a shorter one costs less than its reference."""
 STATUS_TEXT = {"ok": "ended well", "error": "failed", "timeout": "was stopped at its limit of time"}
 
 
@@ -43,12 +46,14 @@ class _ShownTexts:
         self._names: dict[str, str] = {}
 
     def add(self, text: str, name: str) -> None:
-        if len(text := text.strip()) >= MIN_REFERENCE_CHARACTERS:
+        text = text.strip()
+        if len(text) >= MIN_REFERENCE_CHARACTERS:
             self._names.setdefault(text, f"[as above: {name}]")
 
     def abbreviate(self, text: str) -> str:
-        for shown_texts in sorted(self._names, key=len, reverse=True):
-            text = text.replace(shown_texts, self._names[shown_texts])
+        # The longest first: a shorter one may be part of it, and would leave the rest of it standing.
+        for shown_text in sorted(self._names, key=len, reverse=True):
+            text = text.replace(shown_text, self._names[shown_text])
         return text
 
 
@@ -57,7 +62,9 @@ def action_exhibits(scene: Scene) -> tuple[Exhibit, ...]:
     step, shown_texts = scene.step, _ShownTexts()
     steps, later = (*scene.earlier, step), scene.later or ()
     team = scene.team or {step.agent: scene.role}
-    of_all = team_findings(team, scene.task.files, steps, later, is_over=scene.later is not None)
+    # In hindsight later steps are known, if only that there are none.
+    is_over = scene.later is not None
+    of_all = team_findings(team, scene.task.files, steps, later, is_over=is_over)
     return (
         *_task(scene.task, shown_texts),
         *_briefs("# Earlier actions, in short", scene.earlier, "earlier"),
@@ -77,23 +84,27 @@ def trajectory_exhibits(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
     numbers = {scene.step.id: number for number, scene in enumerate(scenes, 1)}
     exhibits = [*_task(last.task, shown_texts)]
     for place, step in enumerate(steps):
-        if (number := numbers.get(step.id)) is None:
+        number = numbers.get(step.id)
+        if number is None:
             exhibits += _briefs("# An action not to judge, in short", (step,), "earlier")
             continue
         exhibits.append(_fact(f"# Action {number}, to judge: {step_name(step)}"))
         exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
         if scenes[number - 1].truth is not None:
             exhibits += _truth(scenes[number - 1], f" about action {number}", heading="##")
-        for of_step, message in enumerate(step.messages, 1):
-            shown_texts.add(message.content, f"message {of_step} of action {number}")
+        # Added after its own exhibits: in them nothing is replaced by a reference to itself.
+        for message_number, message in enumerate(step.messages, 1):
+            shown_texts.add(message.content, f"message {message_number} of action {number}")
         shown_texts.add(step.reply.content, f"what action {number} wrote")
-        for call, result in enumerate(step.results, 1):
-            shown_texts.add(result.stdout, f"standard output of call {call} of action {number}")
+        for call_number, result in enumerate(step.results, 1):
+            shown_texts.add(result.stdout, f"standard output of call {call_number} of action {number}")
     team = last.team or {last.step.agent: last.role}
     at_end = team_findings(team, last.task.files, steps, is_over=is_over)
     exhibits += _checks(at_end, "# Checked by machine, after the last action")
-    shown = () if any(scene.truth is not None for scene in scenes) else _truth(last)
-    return (*exhibits, *shown, *_outcome(last.outcome))
+    # What the workflow reveals is about each action and stands there; the reference itself is the same for all.
+    is_revealed = any(scene.truth is not None for scene in scenes)
+    truth = () if is_revealed else _truth(last)
+    return (*exhibits, *truth, *_outcome(last.outcome))
 
 
 def _fact(title: str) -> Exhibit:
@@ -116,7 +127,8 @@ def _full_exhibits(
     yield from _tool_exhibits(step, prefix)
     yield from _file_exhibits(step, earlier, prefix)
     yield from _checks((*step_findings(step), *of_all))
-    if lines := inspection_lines(step):
+    lines = inspection_lines(step)
+    if lines:
         name = f"{prefix}what was found in the files"
         yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
 
@@ -143,27 +155,34 @@ def _reply_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         yield Exhibit(kind="wrote", title=title, data=reply.content.rstrip(), name=name)
     else:
         yield _fact(heading + ("It wrote no text, and made calls." if reply.tool_calls else "Its reply is empty."))
-    if ending := _ending(step):
+    ending = _ending(step)
+    if ending:
         yield _fact(ending)
 
 
 def _ending(step: Step) -> str:
     if step.truncated:
         return "It was cut off at its token limit: this is where it stopped."
-    return "It was broken off from outside, before it had finished." if step.completion.finish == "abort" else ""
+    if step.completion.finish == "abort":
+        return "It was broken off from outside, before it had finished."
+    return ""
 
 
 def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
     heading = "## What its tools answered\n\n"
-    own = unanswered_calls(step.reply, step.calls)
-    for place, call in enumerate(own, 1):
-        which = f"call {place} of {len(own)} {'of its own program' if step.own_tools else 'without an answer'}"
-        where = "the answer stands in what the agent is shown next" if step.own_tools else "none is recorded"
+    unanswered = unanswered_calls(step.reply, step.calls)
+    # The first exhibit of the section has its heading.
+    for place, call in enumerate(unanswered, 1):
+        if step.own_tools:
+            whose, where = "of its own program", "the answer stands in what the agent is shown next"
+        else:
+            whose, where = "without an answer", "none is recorded"
+        which = f"call {place} of {len(unanswered)} {whose}"
         unread = ", and its arguments cannot be read" if call.error else ""
         yield _fact(f"{heading}{which.capitalize()}: {where}{unread}.")
         yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         heading = ""
-    if not step.calls and not own:
+    if not step.calls and not unanswered:
         tools = ", ".join(_tool_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
         yield _fact(heading + (f"It made no calls; it could call {tools}." if tools else "It had no tools."))
     for place, (call, result) in enumerate(zip(step.calls, step.results, strict=True), 1):
@@ -171,6 +190,7 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         tool = f", of {_tool_name(call.name)}" if call.name in step.tools else ""
         yield _fact(f"{heading}{which.capitalize()}{tool}: {_call_outcome(call, result)}.")
         heading = ""
+        # Of most calls the arguments stand in the reply, as its code block; twice they would cost tokens.
         if not tool or unquoted_arguments(call, step.reply.content):
             yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         for stream, text in (("standard output", result.stdout), ("standard error", result.stderr)):
@@ -202,8 +222,8 @@ def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator
     if not step.files:
         yield _fact(f"## Files\n\nNone were there when it began{'' if done else ', and it wrote none'}.")
     else:
-        history, steps = file_lineage(earlier), {one.id: one for one in earlier}
-        lines = [f"{quote_name(path)}: {_file_history(path, history.get(path, ()), steps)}" for path in step.files]
+        history, by_id = file_lineage(earlier), {other.id: other for other in earlier}
+        lines = [f"{quote_name(path)}: {_file_history(path, history.get(path, ()), by_id)}" for path in step.files]
         yield _fact("## Files")
         name = f"{prefix}the files there when it began"
         yield Exhibit(kind="files", title="There when it began:", data="\n".join(lines), name=name)
@@ -215,7 +235,9 @@ def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator
 
 def _file_history(path: str, history: Sequence[tuple[str, FileChange]], steps: Mapping[str, Step]) -> str:
     changes = []
-    for step, change in ((steps[identity], change) for identity, change in history):
+    for step_id, change in history:
+        step = steps[step_id]
+        # The first scan of a workspace reports all files as created, also those that came with the task.
         was_there = change.kind == "created" and path in step.files
         what = "there before the first call of a tool" if was_there else f"{change.kind} by {step_name(step)}"
         changes.append(f"{what}{_size(change)}")
@@ -239,21 +261,29 @@ def _size(change: FileChange) -> str:
 def _briefs(heading: str, steps: Sequence[Step], kind: ExhibitKind) -> Iterator[Exhibit]:
     if steps:
         yield _fact(heading)
-    for name, step in ((step_name(step), step) for step in steps):
-        text, calls = step.reply.content.strip(), zip(step.calls, step.results, strict=True)
-        ends = [f"Call {place}: {_call_outcome(call, result)}." for place, (call, result) in enumerate(calls, 1)]
-        facts = [fact for fact in (*ends, _ending(step), *step_findings(step)) if fact]
-        yield Exhibit(kind=kind, title="\n".join((f"## {name}", *facts)), name=name)
-        if text:
-            cut = f" (the first {EXCERPT_CHARACTERS} of {len(text)} characters)"
-            title = f"Its reply{cut if len(text) > EXCERPT_CHARACTERS else ''}:"
-            yield Exhibit(kind=kind, title=title, data=text[:EXCERPT_CHARACTERS], name=name)
-        for place, result in enumerate(step.results, 1):
-            if result.status != "ok" and (error := result.stderr.rstrip()):
-                last = error[-ERROR_LINE_CHARACTERS:].splitlines()[-1]
-                yield Exhibit(kind=kind, title=f"The end of standard error of call {place}:", data=last, name=name)
-        if done := _file_changes(step):
-            yield Exhibit(kind=kind, title="What it did to files:", data="\n".join(done), name=name)
+    for step in steps:
+        yield from _brief(step, kind)
+
+
+def _brief(step: Step, kind: ExhibitKind) -> Iterator[Exhibit]:
+    name, text = step_name(step), step.reply.content.strip()
+    calls = zip(step.calls, step.results, strict=True)
+    outcomes = [f"Call {place}: {_call_outcome(call, result)}." for place, (call, result) in enumerate(calls, 1)]
+    facts = [fact for fact in (*outcomes, _ending(step), *step_findings(step)) if fact]
+    yield Exhibit(kind=kind, title="\n".join((f"## {name}", *facts)), name=name)
+    if text:
+        is_cut = len(text) > EXCERPT_CHARACTERS
+        cut = f" (the first {EXCERPT_CHARACTERS} of {len(text)} characters)" if is_cut else ""
+        yield Exhibit(kind=kind, title=f"Its reply{cut}:", data=text[:EXCERPT_CHARACTERS], name=name)
+    for place, result in enumerate(step.results, 1):
+        error = result.stderr.rstrip()
+        if result.status != "ok" and error:
+            # The last line of a traceback says what was raised. Cut first: it may be as long as all of the output.
+            last_line = error[-ERROR_LINE_CHARACTERS:].splitlines()[-1]
+            yield Exhibit(kind=kind, title=f"The end of standard error of call {place}:", data=last_line, name=name)
+    changes = _file_changes(step)
+    if changes:
+        yield Exhibit(kind=kind, title="What it did to files:", data="\n".join(changes), name=name)
 
 
 def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> Iterator[Exhibit]:
@@ -262,10 +292,12 @@ def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> 
 
 
 def _truth(scene: Scene, about: str = "", heading: str = "#") -> Iterator[Exhibit]:
-    if (truth := scene.task.reference if scene.truth is None else scene.truth) is not None:
+    truth = scene.task.reference if scene.truth is None else scene.truth
+    if truth is not None:
         yield Exhibit(kind="truth", title=f"{heading} The truth{about}", data=truth, name=f"the truth{about}")
 
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:
     if outcome is not None:
-        yield _fact("# The outcome" + "".join(f"\n- {sanitize_name(name)}: {one:g}" for name, one in outcome.items()))
+        lines = [f"- {sanitize_name(name)}: {value:g}" for name, value in outcome.items()]
+        yield _fact("\n".join(("# The outcome", *lines)))

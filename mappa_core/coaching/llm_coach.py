@@ -7,8 +7,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
-from operator import itemgetter
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,16 @@ log = structlog.get_logger()
 
 def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
     """Build the offer of an LLM coach from a transport, under the same name. Raises PluginError like `derive_offer`."""
-    # Names of environment variables affect no answer, nor does it how calls are sent.
-    names = [one.name for one in fields(offer.options) if not one.name.endswith("_env") and one.name != "batch_api"]
+    # They are part of the cassette addresses. Names of environment variables affect no answer, nor does it how calls
+    # are sent.
+    affecting = [
+        option.name
+        for option in fields(offer.options)
+        if not option.name.endswith("_env") and option.name != "batch_api"
+    ]
 
     def build(client: ProviderClient, options: Any) -> Coach:
-        settings = json.dumps({name: getattr(options, name) for name in names}, sort_keys=True, default=str)
+        settings = json.dumps({name: getattr(options, name) for name in affecting}, sort_keys=True, default=str)
         return LLMCoach(client, PromptBuilder(options, count=client.count), options, settings=settings)
 
     return derive_offer(offer, LLMCoachOptions, build)
@@ -65,12 +70,14 @@ class LLMCoach(Coach):
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         """Judge all `scenes` by one call, or by two if only some show the truth, as a call shows the same to all. The
         usage of a call is split evenly, in parts that add up to it."""
-        by_truth: dict[bool, dict[int, Scene]] = {}
+        groups: dict[bool, dict[int, Scene]] = {}
         for place, scene in enumerate(scenes):
-            by_truth.setdefault(scene.task.reference is None, {})[place] = scene
-        given = await asyncio.gather(*(self._review(list(group.values())) for group in by_truth.values()))
-        verdicts = zip(chain.from_iterable(by_truth.values()), chain.from_iterable(given), strict=True)
-        return [verdict for _, verdict in sorted(verdicts, key=itemgetter(0))]
+            groups.setdefault(scene.task.reference is None, {})[place] = scene
+        reviews = await asyncio.gather(*(self._review(list(group.values())) for group in groups.values()))
+        by_place: dict[int, Verdict] = {}
+        for group, verdicts in zip(groups.values(), reviews, strict=True):
+            by_place.update(zip(group, verdicts, strict=True))
+        return [by_place[place] for place in range(len(scenes))]
 
     @property
     def by_trajectory(self) -> bool:
@@ -99,9 +106,17 @@ class LLMCoach(Coach):
 
     async def _judge(self, prompt: CoachPrompt, schema: ReplySchema) -> list[Verdict]:
         addresses = self._cassette_addresses(prompt, schema)
-        replayed = {place: verdict for place, at in enumerate(addresses) if (verdict := self._replay(at)) is not None}
-        missing = {place: address for place, address in enumerate(addresses) if place not in replayed}
-        verdicts = {**await self._ask_once(prompt, schema, missing), **replayed} if missing else replayed
+        replayed: dict[int, Verdict] = {}
+        missing: dict[int, str] = {}
+        for place, address in enumerate(addresses):
+            verdict = self._replay(address)
+            if verdict is None:
+                missing[place] = address
+            else:
+                replayed[place] = verdict
+        # The whole prompt is sent if any is missing; verdicts that are on the cassette stay as they are.
+        asked = await self._ask_once(prompt, schema, missing) if missing else {}
+        verdicts = {**asked, **replayed}
         return [verdicts[place] for place in range(schema.count)]
 
     def _cassette_addresses(self, prompt: CoachPrompt, schema: ReplySchema) -> list[str]:
@@ -127,9 +142,13 @@ class LLMCoach(Coach):
         """Return new verdicts on the actions of `missing` (index -> cassette address); concurrent calls are shared."""
         if self._cassette is None:
             return await self._ask(prompt, schema, missing)
+        # The first address stands for all: equal prompts have equal addresses.
         key = next(iter(missing.values()))
-        verdicts, paid = await self._single_flight.call(key, lambda: self._ask(prompt, schema, missing))
-        return {place: replace(verdict, replayed=True) for place, verdict in verdicts.items()} if paid else verdicts
+        verdicts, is_paid = await self._single_flight.call(key, lambda: self._ask(prompt, schema, missing))
+        if not is_paid:
+            return verdicts
+        # Another waiter got them first, and its verdicts count the call.
+        return {place: replace(verdict, replayed=True) for place, verdict in verdicts.items()}
 
     async def _ask(self, prompt: CoachPrompt, schema: ReplySchema, missing: Mapping[int, str]) -> dict[int, Verdict]:
         replies = [await self._call(prompt, schema)]
@@ -137,8 +156,9 @@ class LLMCoach(Coach):
         if first.reply is not None and first.problem:
             repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
             replies.append(await self._call(repair, schema))
+        # Among the missing verdicts alone: those on the cassette were paid for when they were recorded.
         paid = [parsed.paid for parsed in replies if parsed.paid is not None]
-        usages = _split_usage(sum(paid[1:], paid[0]) if paid else None, len(missing))
+        usages = _split_usage(reduce(add, paid) if paid else None, len(missing))
         verdicts = {}
         for (place, address), usage in zip(missing.items(), usages, strict=True):
             verdict, reply = _choose_verdict(replies, place)
@@ -182,6 +202,7 @@ class LLMCoach(Coach):
         except CallError as error:
             if error.kind != "schema" or request.answer != "schema":
                 raise
+            # Concurrent calls fail alike; the first of them switches and warns.
             if self._answer == "schema":
                 self._answer = "json"
                 log.warning("coach.without_schema", coach=self._caller.provider.name, reason=str(error))
@@ -211,13 +232,14 @@ class _ParsedReply:
     @property
     def problem(self) -> str:
         """What is wrong with the reply; empty if it is valid."""
-        return "; ".join(dict.fromkeys(str(one) for one in self.outcomes if isinstance(one, BadReply)))
+        problems = [str(outcome) for outcome in self.outcomes if isinstance(outcome, BadReply)]
+        return "; ".join(dict.fromkeys(problems))
 
 
 def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdict, Reply | None]:
     """Return the verdict on the action at `place` from the first reply that has one, else the error of the last reply;
     and the reply that it comes from."""
-    parsed = next((one for one in replies if isinstance(one.outcomes[place], Verdict)), replies[-1])
+    parsed = next((reply for reply in replies if isinstance(reply.outcomes[place], Verdict)), replies[-1])
     verdict = parsed.outcomes[place]
     if isinstance(verdict, BadReply):
         verdict = Verdict.failed(f"no reply fits, also when sent back: {verdict}")
@@ -230,7 +252,7 @@ def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
         return (usage,) * count
     usd = None if usage.usd is None else usage.usd / count
     amounts = {name: value for name, value in asdict(usage).items() if name != "usd" and value is not None}
-    # By Hermite's identity the shares add up to the amount.
+    # ceil((amount - place) / count): by Hermite's identity the shares add up to the amount.
     return [
         Usage(**{name: (amount + count - 1 - place) // count for name, amount in amounts.items()}, usd=usd)
         for place in range(count)

@@ -31,13 +31,17 @@ from mappa_core.tools.truncate import cut_middle
 
 TokenCounter = Callable[[Sequence[Message]], Awaitable[int | None]]
 
-MAX_REPLY_CHARACTERS = 4000  # of an invalid reply that is sent back
+MAX_REPLY_CHARACTERS = 4000
+"""Characters of an invalid reply that is sent back."""
 MIN_COUNT_RATIO = 1 / 3
 """Minimum expected ratio of counted to estimated tokens: evidence that could not fit even so is not counted."""
 MARGIN = 0.97
-NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"  # Neither templates nor neutralized data contain these characters.
+"""Share of the budget that evidence is cut to: after a cut its tokens are estimated anew, and may be more."""
+NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"
+"""Places in a rendered frame. Neither templates nor neutralized data contain these characters."""
 MAX_FIT_ROUNDS = 4
 LATER_FRAMES = ("question.md", "again.md")
+"""Templates after the system message. Their sources are part of its hash, as they affect the answer, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +102,23 @@ class PromptBuilder:
 
     async def _build(self, scenes: Sequence[Scene], exhibits: Sequence[Exhibit], *, together: bool) -> CoachPrompt:
         scene, roles = scenes[-1], {scene.step.agent: scene.role for scene in scenes}
-        judged, actions = ("", len(scenes)) if together else (step_name(scene.step), None)
-        system, template_hash = self._system_message(scene, (scene.team or roles) if together else roles, together)
+        if together:
+            judged, actions = "", len(scenes)
+            # The rubrics of the whole team, so that the system message does not depend on who acted.
+            roles = dict(scene.team) or roles
+        else:
+            judged, actions = step_name(scene.step), None
+        system, template_hash = self._system_message(scene, roles, together)
         whole = [render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits]
-        asked = (template_hash, str(self._budget), judged, str(actions), _evidence(whole, nonce=""))
+        # Before the cut, which the budget determines: so the address does not depend on the provider's counter.
+        address_parts = (template_hash, str(self._budget), judged, str(actions), _evidence(whole, nonce=""))
         about = {"judged": judged, "actions": actions, "hindsight": scene.outcome is not None}
         evidence, tokens = await self._fit(whole, partial(self._frame_evidence, about))
         nonce = self._new_nonce()
         return CoachPrompt(
             messages=(Message(role="system", content=system), Message(role="user", content=evidence.message(nonce))),
             nonce=nonce,
-            address=hashlib.sha256("\0".join(asked).encode()).hexdigest(),
+            address=hashlib.sha256("\0".join(address_parts).encode()).hexdigest(),
             template_hash=template_hash,
             cut=cut_names(evidence.exhibits),
             tokens=round(tokens),
@@ -133,19 +143,29 @@ class PromptBuilder:
         if evidence.tokens <= self._budget:
             return evidence, evidence.tokens
         # Best known ratio of actual to estimated tokens, and how often the counter may still be called.
-        scale, asks = (1.0, 0) if self._count is None else (MIN_COUNT_RATIO, MAX_FIT_ROUNDS - 1)
+        scale, counts_left = 1.0, 0
+        if self._count is not None:
+            scale, counts_left = MIN_COUNT_RATIO, MAX_FIT_ROUNDS - 1
         for _ in range(MAX_FIT_ROUNDS):
             tokens = evidence.tokens * scale
-            if asks and tokens <= self._budget:
-                exact = await self._count_tokens(evidence.message(PLACEHOLDER_NONCE))
-                asks = 0 if exact is None else asks - 1
-                tokens = evidence.tokens if exact is None else exact
+            # Counted only if it may fit: a count is a call to the provider.
+            if counts_left and tokens <= self._budget:
+                counted = await self._count_tokens(evidence.message(PLACEHOLDER_NONCE))
+                # A counter that failed is not asked again for this prompt; the estimate counts from then on.
+                counts_left = 0 if counted is None else counts_left - 1
+                tokens = evidence.tokens if counted is None else counted
                 scale = tokens / evidence.tokens
             if tokens <= self._budget:
                 return evidence, tokens
-            room = MARGIN * self._budget / scale - (evidence.tokens - total_tokens(evidence.exhibits))
+            # In estimated tokens, as `fit_to_budget` counts them, less those of the frame, which cannot be cut.
+            frame_tokens = evidence.tokens - total_tokens(evidence.exhibits)
+            room = MARGIN * self._budget / scale - frame_tokens
+            # From the whole evidence each time: what a first cut took too much of comes back.
             evidence = frame(fit_to_budget(whole, room))
-        raise CoachError(f"the evidence could not be cut to {self._budget} tokens")
+        raise CoachError(
+            f"the evidence could not be cut to {self._budget} tokens in {MAX_FIT_ROUNDS} rounds: raise the coach's "
+            "option budget"
+        )
 
     def _frame_evidence(self, about: Mapping[str, Any], exhibits: Sequence[RenderedExhibit]) -> _FramedEvidence:
         frame = self._question.render(mark=NONCE_SLOT, evidence=EVIDENCE_SLOT, cut=cut_names(exhibits), **about)
@@ -175,5 +195,8 @@ class _FramedEvidence:
 
 
 def _evidence(exhibits: Sequence[RenderedExhibit], nonce: str) -> str:
-    parts = ((one.exhibit.title, one.lines) for one in exhibits)
-    return "\n\n".join(title if lines is None else f"{title}\n{fence_lines(lines, nonce)}" for title, lines in parts)
+    parts = []
+    for rendered in exhibits:
+        title, lines = rendered.exhibit.title, rendered.lines
+        parts.append(title if lines is None else f"{title}\n{fence_lines(lines, nonce)}")
+    return "\n\n".join(parts)

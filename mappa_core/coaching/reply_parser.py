@@ -56,10 +56,11 @@ class ReplySchema:
         entries: dict[int, list[Any]] = {number: [] for number in range(1, self.actions + 1)}
         for entry in reply["actions"]:
             number = entry.get("action") if isinstance(entry, dict) else None
+            # By exact type, as True is an int. One bad number is a fault of the whole: it may be of any action.
             if type(number) is not int or number not in entries:
                 raise BadReply(f"every entry of `actions` must have an `action`, a whole number from 1 to {self.count}")
             entries[number].append(entry)
-        return tuple(self._parse_entry(number, same) for number, same in entries.items())
+        return tuple(self._parse_entry(number, judgements) for number, judgements in entries.items())
 
     def _parse_entry(self, number: int, entries: Sequence[Any]) -> ParsedVerdict:
         if len(entries) != 1:
@@ -123,7 +124,8 @@ def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
 def _check_object(value: Any, keys: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
         raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
-    if missing := [key for key in keys if key not in value]:
+    missing = [key for key in keys if key not in value]
+    if missing:
         raise BadReply(f"the key `{missing[0]}` is missing")
     if len(value) > len(keys):
         raise BadReply(f"there is a key that was not asked for; the keys are {', '.join(keys)}")
@@ -132,7 +134,7 @@ def _check_object(value: Any, keys: tuple[str, ...]) -> None:
 def _score(value: Any) -> float | None:
     if value is None:
         return None
-    # By exact type, as True is an int.
+    # By exact type, as True is an int; NaN, which some parsers accept, is in no interval.
     if type(value) not in (int, float) or not 0 <= value <= MAX_SCORE:
         raise BadReply(f"`score` must be a number from 0 to {MAX_SCORE:g}, or null where the action cannot be judged")
     return float(value)

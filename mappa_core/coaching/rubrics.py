@@ -32,9 +32,10 @@ class Rubrics:
 
     def __init__(self, folder: str | None) -> None:
         """Raises ConfigError if `folder` holds no templates, or one of them is invalid."""
-        own = [] if folder is None else [Path(folder)]
-        self._environment = create_prompt_environment(*own, PROMPT_FOLDER)
-        self._own = _read_templates(own[0], self._environment) if own else {}
+        own_folders = [] if folder is None else [Path(folder)]
+        # Core's templates too, so that a rubric of one's own may include them.
+        self._environment = create_prompt_environment(*own_folders, PROMPT_FOLDER)
+        self._own = _read_templates(own_folders[0], self._environment) if own_folders else {}
         self._general = create_prompt_environment(PROMPT_FOLDER).get_template("general.md")
         self._by_source: dict[str, Template] = {}
 
@@ -43,20 +44,26 @@ class Rubrics:
         outcome known?), `truth` (is the truth shown?) and `correction` (is a better action asked for?). Raises
         ConfigError if the template is invalid."""
         if isinstance(role, BlindRole):
+            # Under the real names, by which a template chooses what it says; `_hide` takes them out of the text.
             agent = role._agent
-            variables["team"] = {one._agent: one for one in variables["team"].values()}
+            variables["team"] = {member._agent: member for member in variables["team"].values()}
         template = self._template(agent, role)
         try:
             text = template.render(agent=agent, role=role, **variables).strip()
-            return role._hide(text) if isinstance(role, BlindRole) and template is not self._general else text
-        except Exception as error:  # any error in a template is an error of the user's input
+            # The general rubric shows only what the role says, in which names are hidden already; `_hide` could change
+            # its own words.
+            if isinstance(role, BlindRole) and template is not self._general:
+                return role._hide(text)
+            return text
+        except Exception as error:  # Any error in a template is an error of the user's input.
             what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
             raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
 
     def _template(self, agent: str, role: Role) -> Template:
         if role.rubric is None or agent in self._own:
             return self._own.get(agent, self._general)
-        if (source := role.rubric) not in self._by_source:
+        source = role.rubric
+        if source not in self._by_source:
             self._by_source[source] = compile_template(self._environment, source, f"the workflow's rubric of {agent}")
         return self._by_source[source]
 
@@ -78,7 +85,8 @@ def compile_template(environment: Environment, source: str, where: str) -> Templ
 def _read_templates(folder: Path, environment: Environment) -> Mapping[str, Template]:
     if not folder.is_dir():
         raise ConfigError(f"coach.options.rubrics: there is no folder {folder}")
-    if not (files := sorted(folder.glob("*.md"))):
+    files = sorted(folder.glob("*.md"))
+    if not files:
         raise ConfigError(f"coach.options.rubrics: {folder} holds no template; a rubric is a file AGENT.md")
     return {path.stem: compile_template(environment, path.read_text(encoding="utf-8"), str(path)) for path in files}
 

@@ -23,9 +23,10 @@ class SingleFlight(Generic[T]):
             call = self._under_way[key] = _Call(asyncio.create_task(start()))
         call.waiting += 1
         try:
+            # Shielded: a waiter that is cancelled must not take the call from the others.
             result = await asyncio.shield(call.task)
-            given, call.given = call.given, True
-            return result, given
+            was_given, call.given = call.given, True
+            return result, was_given
         finally:
             call.waiting -= 1
             if not call.waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import get_args
 
 from mappa_core.coaching.data_fences import LINE_PREFIX, fence_lines, prefix_lines
@@ -14,12 +14,17 @@ from mappa_core.errors import CoachError
 from mappa_core.tools.truncate import SMALLEST_LIMIT, cut_middle
 
 MIN_CHARACTERS = 400
-MAX_CHARACTERS_PER_TOKEN = 8  # of any tokenizer, on average: text beyond it cannot fit and is not scanned.
+"""Length below which no text is shortened: it would say nothing any more."""
+MAX_CHARACTERS_PER_TOKEN = 8
+"""Of any tokenizer, on average: text beyond it cannot fit and is not scanned."""
 MAX_SHORTENING_ROUNDS = 6
-PLACEHOLDER_NONCE = "0123456789abcdef"  # for the nonce in token estimates, so that the cuts do not depend on it
+PLACEHOLDER_NONCE = "0123456789abcdef"
+"""Stands for the nonce in token estimates, so that the cuts do not depend on it."""
 
 _KINDS: tuple[ExhibitKind, ...] = get_args(ExhibitKind)
-_DROPPED_FIRST, _SHORTENED, _DROPPED_LAST = _KINDS[1:3], _KINDS[3:], _KINDS[3:9]
+_DROPPED_FIRST = _KINDS[1:3]  # earlier, later
+_SHORTENED = _KINDS[3:]  # all others but facts
+_DROPPED_LAST = _KINDS[3:9]  # shown to called; what was found, the truth and the reply itself always stay
 _WORDS = bytes({*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\n", *range(128, 256)})
 
 
@@ -48,7 +53,9 @@ def render_exhibit(exhibit: Exhibit, max_characters: int) -> RenderedExhibit:
     if data is None:
         return RenderedExhibit(exhibit=exhibit, lines=None, tokens=tokens)
     lines = prefix_lines(cut_middle(data, max_characters))
-    if len(lines) > max_characters and (length := _length(lines)) > max_characters:
+    length = _length(lines)
+    if length > max_characters:
+        # Escapes are longer than what they stand for. The second cut takes as many less as the first was over.
         max_characters = max(SMALLEST_LIMIT, max_characters * max_characters // length)
         lines = prefix_lines(cut_middle(data, max_characters))
     tokens += _estimate_cached("\n" + fence_lines("", PLACEHOLDER_NONCE)) + estimate_tokens(lines)
@@ -64,11 +71,11 @@ def _length(lines: str) -> int:
 
 
 def total_tokens(exhibits: Sequence[RenderedExhibit]) -> float:
-    return sum(one.tokens for one in exhibits)
+    return sum(rendered.tokens for rendered in exhibits)
 
 
 def cut_names(exhibits: Sequence[RenderedExhibit]) -> tuple[str, ...]:
-    return tuple(one.exhibit.name for one in exhibits if one.cut)
+    return tuple(rendered.exhibit.name for rendered in exhibits if rendered.cut)
 
 
 def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[RenderedExhibit, ...]:
@@ -86,9 +93,12 @@ def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[R
         kept = _shorten(kept, kind, budget)
     for kind in _DROPPED_LAST:
         kept = _drop(kept, kind, budget)
-    if (tokens := total_tokens(kept)) > budget:
-        fits = f"there is room for {budget:.0f}: raise the coach's option budget"
-        raise CoachError(f"of the evidence {tokens:.0f} tokens are never cut; {fits}")
+    tokens = total_tokens(kept)
+    if tokens > budget:
+        raise CoachError(
+            f"of the evidence {tokens:.0f} tokens are never cut; there is room for {budget:.0f}: raise the coach's "
+            "option budget"
+        )
     return tuple(kept)
 
 
@@ -97,7 +107,11 @@ def _shorten(
 ) -> list[RenderedExhibit]:
     """Cut the texts of one kind in the middle, the longest first, until all exhibits fit or these have come down to
     `min_tokens` or to MIN_CHARACTERS."""
-    sizes = {index: one.tokens for index, one in enumerate(exhibits) if one.exhibit.kind == kind and one.lines}
+    sizes = {
+        index: rendered.tokens
+        for index, rendered in enumerate(exhibits)
+        if rendered.exhibit.kind == kind and rendered.lines
+    }
     if total_tokens(exhibits) <= budget or not sizes:
         return exhibits
     others = total_tokens(exhibits) - sum(sizes.values())
@@ -112,12 +126,14 @@ def _shorten(
                 kept[index] = render_exhibit(exhibits[index].exhibit, max(MIN_CHARACTERS, int(length * level / tokens)))
         if total_tokens(kept) <= budget:
             break
+        # Lowered by as much as these are over, and a little more, as proportions never quite get there.
         level *= 0.97 * max(0.0, budget - others) / (total_tokens(kept) - others)
     return kept
 
 
 def _max_size(sizes: Sequence[float], room: float) -> float:
     """The size to which the largest of `sizes` must be cut so that all fit into `room`."""
+    # The smallest, as long as all that are left could be as large as it, stay whole; the others share the rest.
     left = sorted(sizes)
     while left and left[0] * len(left) <= room:
         room -= left.pop(0)
@@ -127,17 +143,22 @@ def _max_size(sizes: Sequence[float], room: float) -> float:
 def _drop(exhibits: list[RenderedExhibit], kind: ExhibitKind, budget: float) -> list[RenderedExhibit]:
     """Leave out exhibits of one kind until all fit: in order, later actions from the end."""
     excess = total_tokens(exhibits) - budget
-    groups = [list(group) for _, group in groupby(exhibits, key=lambda one: (one.exhibit.kind, one.exhibit.name))]
+    by_name = groupby(exhibits, key=lambda rendered: (rendered.exhibit.kind, rendered.exhibit.name))
+    groups = [list(group) for _, group in by_name]
     indices = [index for index, group in enumerate(groups) if group[0].exhibit.kind == kind]
-    before = None
+    last_dropped = None
     for index in reversed(indices) if kind == "later" else indices:
         if excess <= 0:
             break
         placeholder = _placeholder(groups[index][0].exhibit)
-        # Adjacent placeholders become one, which names the first and the last.
-        excess -= total_tokens(groups[index]) - (0 if before in (index - 1, index + 1) else 2 * placeholder.tokens)
-        groups[index], before = [placeholder], index
-    return list(_merge_placeholders([one for group in groups for one in group]))
+        # Adjacent placeholders become one, which names the first and the last: so the first of a run costs two names
+        # and the others cost nothing.
+        is_adjacent = last_dropped in (index - 1, index + 1)
+        cost = 0 if is_adjacent else 2 * placeholder.tokens
+        excess -= total_tokens(groups[index]) - cost
+        groups[index] = [placeholder]
+        last_dropped = index
+    return list(_merge_placeholders(list(chain.from_iterable(groups))))
 
 
 def _placeholder(exhibit: Exhibit) -> RenderedExhibit:
@@ -146,10 +167,14 @@ def _placeholder(exhibit: Exhibit) -> RenderedExhibit:
 
 
 def _merge_placeholders(exhibits: Sequence[RenderedExhibit]) -> Iterator[RenderedExhibit]:
-    for (left_out, _), run in groupby(exhibits, key=lambda one: (one.cut and one.lines is None, one.exhibit.kind)):
-        placeholders = list(run)
-        if not left_out or len(placeholders) == 1:
-            yield from placeholders
+    def kind_of_run(rendered: RenderedExhibit) -> tuple[bool, ExhibitKind]:
+        is_placeholder = rendered.cut and rendered.lines is None
+        return is_placeholder, rendered.exhibit.kind
+
+    for (is_placeholder, _), group in groupby(exhibits, key=kind_of_run):
+        run = list(group)
+        if not is_placeholder or len(run) == 1:
+            yield from run
             continue
-        name = f"{placeholders[0].exhibit.name} to {placeholders[-1].exhibit.name}"
-        yield _placeholder(replace(placeholders[0].exhibit, name=name))
+        first, last = run[0].exhibit, run[-1].exhibit
+        yield _placeholder(replace(first, name=f"{first.name} to {last.name}"))

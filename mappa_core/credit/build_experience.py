@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -57,8 +58,9 @@ def build_experience(
     names = tuple(dict.fromkeys(policies[agent] for agent in agents))
     rows = list(_rows(trajectories, rewards, agents, policies))
     steps = [step for _, step, _ in rows]
-    arrays = [_sampled_arrays(step) for step in steps]
-    tokens, prompts = [one[0] for one in arrays], [one[1] for one in arrays]
+    sampled = [_sampled_arrays(step) for step in steps]
+    tokens = [arrays.tokens for arrays in sampled]
+    prompts = [arrays.prompt_tokens for arrays in sampled]
     trajectory_ids, trajectory = _number_keys([trajectory.id for trajectory, _, _ in rows])
     tasks, task = _number_keys([trajectory.task.id for trajectory, _, _ in rows])
     strata, stratum = _number_keys([trajectory.task.stratum for trajectory, _, _ in rows])
@@ -80,13 +82,13 @@ def build_experience(
         turn=np.array([step.turn for step in steps], dtype=np.int32),
         truncated=np.array([step.truncated for step in steps], dtype=np.bool_),
         temperature=np.array([step.completion.temperature for step in steps], dtype=np.float32),
-        outcome=np.array([one.outcome.get(metric, math.nan) for one, _, _ in rows], dtype=np.float32),
+        outcome=np.array([trajectory.outcome.get(metric, math.nan) for trajectory, _, _ in rows], dtype=np.float32),
         reward=np.array([math.nan if points is None else points for _, _, points in rows], dtype=np.float32),
         weight=np.array([points is not None for _, _, points in rows], dtype=np.float32),
         tokens=_concatenate(tokens, np.int32),
         offsets=_offsets(tokens),
-        version=_concatenate([one[3] for one in arrays], np.int32),
-        logprobs=_concatenate([one[2] for one in arrays], np.float32),
+        version=_concatenate([arrays.versions for arrays in sampled], np.int32),
+        logprobs=_concatenate([arrays.logprobs for arrays in sampled], np.float32),
         prompt_tokens=_concatenate(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
         scores=_scores(rows),
@@ -105,6 +107,7 @@ def select_rows(experience: Experience, rows: Int64) -> Experience:
         "prompt_offsets": lengths_to_offsets(np.diff(experience.prompt_offsets)[rows]),
     }
     if experience.mask_tokens is not None and experience.mask_offsets is not None:
+        # Ragged twice: rows hold tokens, and each token holds the ids that it was chosen from.
         columns["mask_tokens"] = experience.mask_tokens[element_indices(experience.mask_offsets, tokens)]
         columns["mask_offsets"] = lengths_to_offsets(np.diff(experience.mask_offsets)[tokens])
     for column in fields(Experience):
@@ -120,9 +123,11 @@ def _select_demonstrations(given: Demonstrations, rows: Int64) -> Demonstrations
     """Return the demonstrations of `rows`, renumbered by their positions in `rows`."""
     order = np.argsort(rows)
     place = np.searchsorted(rows, given.row, sorter=order)
-    known = place < len(rows)
-    known[known] = rows[order[place[known]]] == given.row[known]
-    chosen = np.flatnonzero(known)
+    # `searchsorted` finds a place for every row, also for one that is not among `rows`: past the end, or at another.
+    is_selected = place < len(rows)
+    is_selected[is_selected] = rows[order[place[is_selected]]] == given.row[is_selected]
+    chosen = np.flatnonzero(is_selected)
+    # Ascending by row, as in every experience; stable, so several demonstrations of a row keep their order.
     chosen = chosen[np.argsort(order[place[chosen]], kind="stable")]
     return Demonstrations(
         row=order[place[chosen]].astype(np.int32),
@@ -135,56 +140,91 @@ def _rows(
     trajectories: Sequence[Trajectory], rewards: Sequence[Rewards], agents: tuple[str, ...], policies: Mapping[str, str]
 ) -> Iterator[tuple[Trajectory, Step, float | None]]:
     """Iterate over the actions that become rows, in canonical order."""
-    if len({trajectory.id for trajectory in trajectories}) != len(trajectories):
-        raise ValueError("two trajectories of one iteration have the same id")
-    for trajectory, given in sorted(zip(trajectories, rewards, strict=True), key=lambda pair: pair[0].id):
-        for step, reward in sorted(zip(trajectory.steps, given, strict=True), key=lambda pair: pair[0].position):
+    counts = Counter(trajectory.id for trajectory in trajectories)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(f"two trajectories of one iteration have the id {repeated[0]}; each has an id of its own")
+    # Sorted, as trajectories end in any order: sums over rows would differ in their last bits.
+    for trajectory, step_rewards in sorted(zip(trajectories, rewards, strict=True), key=lambda pair: pair[0].id):
+        by_position = sorted(zip(trajectory.steps, step_rewards, strict=True), key=lambda pair: pair[0].position)
+        for step, reward in by_position:
             if step.agent not in agents or step.completion.tokens is None:
                 continue
             if step.policy != policies[step.agent]:
-                raise ValueError(f"step {step.id} was sampled by {step.policy}, not by {policies[step.agent]}")
+                raise ValueError(
+                    f"step {step.id} was sampled by the policy {step.policy}, and its agent {step.agent} is trained as "
+                    f"{policies[step.agent]}: its log-probabilities are those of other weights"
+                )
             if reward is not None and not math.isfinite(reward):
                 raise ValueError(f"the reward of step {step.id} is {reward}; a missing reward is None")
             yield trajectory, step, reward
 
 
 def _scores(rows: Sequence[tuple[Trajectory, Step, float | None]]) -> Float32:
-    by_trajectory = {trajectory.id: last_scores(trajectory) for trajectory, _, _ in rows}
-    scores = [[by_trajectory[one.id].get((step.id, phase)) for phase in SCORED_PHASES] for one, step, _ in rows]
-    return np.array(scores, dtype=np.float32).reshape(-1, len(SCORED_PHASES))  # None becomes NaN
+    scores_of = {trajectory.id: last_scores(trajectory) for trajectory, _, _ in rows}
+    scores = []
+    for trajectory, step, _ in rows:
+        scores.append([scores_of[trajectory.id].get((step.id, phase)) for phase in SCORED_PHASES])
+    # None becomes NaN; the shape is stated, because without rows there are no columns to infer.
+    return np.array(scores, dtype=np.float32).reshape(-1, len(SCORED_PHASES))
 
 
-def _sampled_arrays(step: Step) -> tuple[Int32, Int32, NDArray[np.float32], Int32]:
-    """Return the tokens and prompt tokens of an action, and the log-probabilities and policy versions of its tokens."""
-    done, spans = step.completion, step.completion.versions
-    if done.tokens is None or not len(done.tokens):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SampledArrays:
+    """Arrays of one action of T tokens after a prompt of P."""
+
+    tokens: Int32  # (T,)
+    prompt_tokens: Int32  # (P,)
+    logprobs: Float32  # (T,)
+    versions: Int32  # (T,) of the weights that sampled each token
+
+
+def _sampled_arrays(step: Step) -> _SampledArrays:
+    """Check the arrays of an action. Raises ValueError if they do not fit one another."""
+    completion, spans = step.completion, step.completion.versions
+    if completion.tokens is None or not len(completion.tokens):
         raise ValueError(f"step {step.id} sampled no token; a completion has at least one")
-    if done.prompt_tokens is None or not len(done.prompt_tokens):
+    if completion.prompt_tokens is None or not len(completion.prompt_tokens):
         raise ValueError(f"step {step.id} has no prompt tokens, so its first token has nothing to follow")
-    edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(done.tokens)]
+    # 0, start, end, start, end, …, length: the spans tile the tokens if each edge that begins one ends another.
+    edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(completion.tokens)]
     if edges[::2] != edges[1::2]:
         raise ValueError(f"step {step.id}: the spans of its versions do not tile its {edges[-1]} tokens")
-    if done.logprobs is None or len(done.logprobs) != len(done.tokens):
+    if completion.logprobs is None or len(completion.logprobs) != len(completion.tokens):
         raise ValueError(f"step {step.id} needs one log-probability of the sampler per token")
     versions = np.array([span.version for span in spans], np.int32)
-    return done.tokens, done.prompt_tokens, done.logprobs, np.repeat(versions, [one.end - one.start for one in spans])
+    return _SampledArrays(
+        tokens=completion.tokens,
+        prompt_tokens=completion.prompt_tokens,
+        logprobs=completion.logprobs,
+        versions=np.repeat(versions, [span.end - span.start for span in spans]),
+    )
 
 
 def _sampling_masks(steps: Sequence[Step], tokens: Sequence[Int32]) -> dict[str, Any]:
     """Return the columns of sampling masks; none if every token was chosen from all."""
-    sizes, kept = [np.zeros(len(one), np.int32) for one in tokens], []
+    # A token without a mask has size 0, which stands for all ids.
+    sizes = [np.zeros(len(row_tokens), np.int32) for row_tokens in tokens]
+    masks = []
     for row, step in enumerate(steps):
-        done = step.completion
-        if done.mask_tokens is None or done.mask_sizes is None:
+        completion = step.completion
+        if completion.mask_tokens is None or completion.mask_sizes is None:
             continue
-        if len(done.mask_sizes) != len(sizes[row]) or done.mask_sizes.sum() != len(done.mask_tokens):
-            raise ValueError(f"step {step.id}: its sampling mask has not one size per token, or other sizes than ids")
-        sizes[row] = done.mask_sizes
-        kept.append(done.mask_tokens)
-    if not kept:
+        if len(completion.mask_sizes) != len(sizes[row]):
+            raise ValueError(
+                f"step {step.id}: its sampling mask has {len(completion.mask_sizes)} sizes for {len(sizes[row])} tokens"
+            )
+        if completion.mask_sizes.sum() != len(completion.mask_tokens):
+            raise ValueError(
+                f"step {step.id}: its sampling mask holds {len(completion.mask_tokens)} ids, and its sizes add up to "
+                f"{completion.mask_sizes.sum()}"
+            )
+        sizes[row] = completion.mask_sizes
+        masks.append(completion.mask_tokens)
+    if not masks:
         return {}
     return {
-        "mask_tokens": _concatenate(kept, np.int32),
+        "mask_tokens": _concatenate(masks, np.int32),
         "mask_offsets": lengths_to_offsets(_concatenate(sizes, np.int32).astype(np.int64)),
     }
 
@@ -197,6 +237,7 @@ def _number_keys(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:
 
 
 def _concatenate(arrays: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
+    # With an empty one in front, as numpy concatenates no empty list.
     return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 

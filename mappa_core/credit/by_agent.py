@@ -28,13 +28,14 @@ def estimate(
     name: str, estimator: Estimator, experience: Experience, state: Mapping[str, Any]
 ) -> tuple[Advantages, Mapping[str, Any]]:
     """Call the estimator that the setting `name` chose. Raises PluginError if it does not return a number per token."""
-    match result := estimator(experience, state):
-        case (Advantages(advantages=found), Mapping()):
-            wanted = experience.tokens.shape
-            if isinstance(found, np.ndarray) and (found.shape, found.dtype.kind) == (wanted, "f"):
+    result = estimator(experience, state)
+    match result:
+        case (Advantages(advantages=advantages), Mapping()):
+            expected = experience.tokens.shape
+            if isinstance(advantages, np.ndarray) and advantages.shape == expected and advantages.dtype.kind == "f":
                 return result
-            given = f"{np.shape(found)} ({getattr(found, 'dtype', type(found).__name__)})"
-            raise PluginError(f"{name} returned advantages of shape {given}, not {wanted} (float32)")
+            returned = f"{np.shape(advantages)} ({getattr(advantages, 'dtype', type(advantages).__name__)})"
+            raise PluginError(f"{name} returned advantages of shape {returned}, not {expected} (float32)")
     raise PluginError(f"{name} returned {type(result).__name__}, not a pair of Advantages and a mapping, its state")
 
 
@@ -42,9 +43,9 @@ def estimators_by_agent(estimator: Estimator, agents: Collection[str]) -> list[t
     """Return every estimator that `estimator` consists of, with those of `agents` that it is used for."""
     if not isinstance(estimator, _PerAgentEstimator):
         return [(estimator, tuple(agents))]
-    own = {agent: one for agent, one in estimator.by_agent.items() if agent in agents}
+    own = {agent: own_estimator for agent, own_estimator in estimator.by_agent.items() if agent in agents}
     rest = tuple(agent for agent in agents if agent not in own)
-    return [(estimator.default, rest), *((one, (agent,)) for agent, one in own.items())]
+    return [(estimator.default, rest), *((own_estimator, (agent,)) for agent, own_estimator in own.items())]
 
 
 class _PerAgentEstimator:
@@ -53,20 +54,26 @@ class _PerAgentEstimator:
         self.by_agent = dict(by_agent)
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        if unknown := sorted(set(self.by_agent) - set(experience.agents)):
+        unknown = sorted(set(self.by_agent) - set(experience.agents))
+        if unknown:
             trained = ", ".join(experience.agents)
             raise ConfigError(f"estimator.by_agent: {unknown[0]!r} is no agent that is trained; those are {trained}")
-        own = {agent: experience.agent == experience.agents.index(agent) for agent in self.by_agent}
-        rest = np.flatnonzero(~np.any(list(own.values()), axis=0))
-        states = state or {"default": {}, "by_agent": {agent: {} for agent in own}}
-        advantages, after = estimate("estimator.use", self.default, select_rows(experience, rest), states["default"])
-        parts, after_own = [(rest, advantages)], {}
+        is_own = {agent: experience.agent == experience.agents.index(agent) for agent in self.by_agent}
+        rest = np.flatnonzero(~np.any(list(is_own.values()), axis=0))
+        # An empty state is that of the first iteration.
+        states = state or {"default": {}, "by_agent": {agent: {} for agent in is_own}}
+        rest_experience = select_rows(experience, rest)
+        advantages, default_state = estimate("estimator.use", self.default, rest_experience, states["default"])
+        parts = [(rest, advantages)]
+        own_states = {}
         for agent, estimator in self.by_agent.items():
-            rows = np.flatnonzero(own[agent])
-            own_rows, state_before = select_rows(experience, rows), states["by_agent"][agent]
-            advantages, after_own[agent] = estimate(f"estimator.by_agent.{agent}", estimator, own_rows, state_before)
+            rows = np.flatnonzero(is_own[agent])
+            own_experience = select_rows(experience, rows)
+            advantages, own_states[agent] = estimate(
+                f"estimator.by_agent.{agent}", estimator, own_experience, states["by_agent"][agent]
+            )
             parts.append((rows, advantages))
-        return _merge(experience, parts), {"default": after, "by_agent": after_own}
+        return _merge(experience, parts), {"default": default_state, "by_agent": own_states}
 
 
 def _merge(experience: Experience, parts: Sequence[tuple[Int64, Advantages]]) -> Advantages:
@@ -78,5 +85,6 @@ def _merge(experience: Experience, parts: Sequence[tuple[Int64, Advantages]]) ->
         advantages[tokens] = part.advantages
         if part.value_targets is not None:
             targets[tokens] = part.value_targets
-    valued = any(part.value_targets is not None for _, part in parts)
-    return Advantages(advantages=advantages, value_targets=targets if valued else None)
+    # None and not NaN everywhere: engines train a value head if there are targets.
+    has_targets = any(part.value_targets is not None for _, part in parts)
+    return Advantages(advantages=advantages, value_targets=targets if has_targets else None)

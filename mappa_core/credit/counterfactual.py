@@ -38,14 +38,17 @@ def counterfactual_credit(trajectory: Trajectory, position: int, metric: str) ->
     actual = trajectory.outcome.get(metric)
     if actual is None or trajectory.error is not None:
         return Credit(value=None, reason=NO_OUTCOME)
-    played = [one for one in trajectory.counterfactuals if one.position == position]
+    played = [rollout for rollout in trajectory.counterfactuals if rollout.position == position]
     if not played:
         return Credit(value=None, reason=NOT_PLAYED)
-    valid = [one for one in played if one.error is None or one.error.kind != TOOL_FAILURE]
-    failed = next((one.error.kind for one in valid if one.error is not None), None)
-    if failed is not None or not valid:
-        return Credit(value=None, reason=failed or TOOL_FAILURE)
-    outcomes = [one.outcome[metric] for one in valid if metric in one.outcome]
+    # A tool's failure depends on no action, so what is left is as good a sample.
+    valid = [rollout for rollout in played if rollout.error is None or rollout.error.kind != TOOL_FAILURE]
+    if not valid:
+        return Credit(value=None, reason=TOOL_FAILURE)
+    team_errors = [rollout.error.kind for rollout in valid if rollout.error is not None]
+    if team_errors:
+        return Credit(value=None, reason=team_errors[0])
+    outcomes = [rollout.outcome[metric] for rollout in valid if metric in rollout.outcome]
     if len(outcomes) < len(valid):
         return Credit(value=None, reason=NO_OUTCOME)
     return Credit(value=actual - sum(outcomes) / len(outcomes))

@@ -54,9 +54,13 @@ def collect_demonstrations(
         row = rows.get(step.id)
         if row is None:
             counts["no_row"] += 1
-        elif reason := _reason_to_skip(verdict, step, experience.weight[row] > 0, settings, saw_truth):
+            continue
+        reason = _reason_to_skip(verdict, step, experience.weight[row] > 0, settings, saw_truth)
+        if reason is not None:
             counts[reason] += 1
-        elif (tokens := encode(step.policy, str(verdict.correction))) is None:
+            continue
+        tokens = encode(step.policy, str(verdict.correction))
+        if tokens is None:
             counts["unwritable"] += 1
         elif len(tokens) > max_tokens[step.agent]:
             counts["too_long"] += 1
@@ -68,12 +72,17 @@ def collect_demonstrations(
 
 def _corrections(trajectories: Sequence[Trajectory], phases: Mapping[str, float]) -> Iterator[tuple[Step, Verdict]]:
     """Iterate over steps with a counting verdict that contains a correction; equal corrections of a step count once."""
+    counted_phases = [phase for phase, weight in phases.items() if weight]
     for trajectory in trajectories:
         last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
         for step in trajectory.steps:
-            given = [last.get((step.id, phase)) for phase, weight in phases.items() if weight]
-            wanted = {one.correction: one for one in given if one is not None and (one.correction or "").strip()}
-            yield from ((step, verdict) for verdict in wanted.values())
+            by_correction: dict[str, Verdict] = {}
+            for phase in counted_phases:
+                verdict = last.get((step.id, phase))
+                if verdict is not None and verdict.correction is not None and verdict.correction.strip():
+                    by_correction[verdict.correction] = verdict
+            for verdict in by_correction.values():
+                yield step, verdict
 
 
 def _reason_to_skip(
@@ -87,7 +96,10 @@ def _reason_to_skip(
         return "truth"
     if str(verdict.correction).strip() == step.completion.text.strip():
         return "same"
-    return "thinking" if step.reply.reasoning is not None else None
+    # It would teach the agent to act without thinking.
+    if step.reply.reasoning is not None:
+        return "thinking"
+    return None
 
 
 def _to_ragged(by_row: Mapping[int, Sequence[Int32]]) -> Demonstrations:

@@ -18,6 +18,7 @@ def element_indices(offsets: Int64, rows: Int64) -> Int64:
     """Return the flat indices of the elements of `rows`, row by row in the given order."""
     lengths = np.diff(offsets)[rows]
     packed = lengths_to_offsets(lengths)
+    # An element's index here and there differ by what its row was moved. So no loop over rows is needed.
     shift: Int64 = np.repeat(offsets[rows] - packed[:-1], lengths)
     return shift + np.arange(packed[-1], dtype=np.int64)
 
@@ -30,12 +31,14 @@ def returns_to_go(values: Float64, offsets: Int64, gamma: float) -> Float64:
     """
     returns = values.astype(np.float64)
     lengths = np.diff(offsets)
+    # Empty rows come last and are left out: they have no last element to begin with.
     longest_first = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
-    place = offsets[1:][longest_first] - 1
+    place = offsets[1:][longest_first] - 1  # The last element of each row.
     to_go = returns[place]
-    # Number of rows with more than t elements, for t >= 1.
-    reaching = np.cumsum(np.bincount(lengths)[::-1])[::-1][2:]
-    for rows in reaching.tolist():
+    # rows_with_length[t]: number of rows of at least t elements; from t = 2 on, as every row has its last already.
+    rows_with_length = np.cumsum(np.bincount(lengths)[::-1])[::-1]
+    for rows in rows_with_length[2:].tolist():
+        # Rows that are at their first element drop out at the end, because they are the shortest of those left.
         place = place[:rows] - 1
         to_go = returns[place] + gamma * to_go[:rows]
         returns[place] = to_go

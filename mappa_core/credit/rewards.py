@@ -22,7 +22,8 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
     has no scored verdict, or if no phase has a weight. The shapers are then applied in order. Raises ConfigError for an
     unknown phase, ValueError if a shaper did not return one reward per step.
     """
-    if unknown := sorted(set(phases) - set(get_args(Phase))):
+    unknown = sorted(set(phases) - set(get_args(Phase)))
+    if unknown:
         raise ConfigError(f"coach.reward: {unknown[0]!r} is not a phase; the phases are {', '.join(get_args(Phase))}")
     scores = last_scores(trajectory)
     counted = {phase: weight for phase, weight in phases.items() if weight != 0}
@@ -36,13 +37,16 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
 
 def last_scores(trajectory: Trajectory) -> LastScores:
     """Return the score of the last verdict by step and phase; None if it was not scored."""
+    # Verdicts are in order of arrival, and later ones replace earlier ones.
     return {(verdict.step, str(verdict.phase)): verdict.score for verdict in trajectory.verdicts}
 
 
 def _weighted_score(step: str, weights: Mapping[str, float], scores: LastScores) -> float | None:
+    # None and not 0 without weights: an action that nobody rewards carries no gradient.
     total = None
     for phase, weight in weights.items():
         score = scores.get((step, phase))
+        # A sum of the other phases would be smaller for no fault of the action.
         if score is None:
             return None
         total = (total or 0.0) + weight * score

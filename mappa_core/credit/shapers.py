@@ -39,9 +39,11 @@ class ScaleShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        o = self._options
-        slope = (o.high - o.low) / (o.source_high - o.source_low)
-        return tuple(None if r is None else o.low + (r - o.source_low) * slope for r in rewards)
+        options = self._options
+        slope = (options.high - options.low) / (options.source_high - options.source_low)
+        return tuple(
+            None if reward is None else options.low + (reward - options.source_low) * slope for reward in rewards
+        )
 
 
 @dataclass
@@ -88,11 +90,15 @@ class OutcomeMixShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        o = self._options
-        outcome = 0.0 if o.outcome_weight == 0 else trajectory.outcome.get(o.metric)
+        options = self._options
+        # A weight of 0 does not use the outcome, so it may be missing.
+        outcome = 0.0 if options.outcome_weight == 0 else trajectory.outcome.get(options.metric)
         if outcome is None:
             return (None,) * len(rewards)
-        return tuple(None if r is None else o.process_weight * r + o.outcome_weight * outcome for r in rewards)
+        return tuple(
+            None if reward is None else options.process_weight * reward + options.outcome_weight * outcome
+            for reward in rewards
+        )
 
 
 @dataclass
@@ -118,10 +124,17 @@ class DifferenceShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        o = self._options
-        values = [counterfactual_credit(trajectory, step.position, o.metric).value for step in trajectory.steps]
-        pairs = zip(values, (0.0,) * len(rewards) if o.process_weight == 0 else rewards, strict=True)
-        return tuple(None if c is None or r is None else o.weight * c + o.process_weight * r for c, r in pairs)
+        options = self._options
+        # A weight of 0 does not use the action's own reward, so it may be missing.
+        own_rewards = (0.0,) * len(rewards) if options.process_weight == 0 else rewards
+        shaped: list[float | None] = []
+        for step, own in zip(trajectory.steps, own_rewards, strict=True):
+            credit = counterfactual_credit(trajectory, step.position, options.metric).value
+            if credit is None or own is None:
+                shaped.append(None)
+            else:
+                shaped.append(options.weight * credit + options.process_weight * own)
+        return tuple(shaped)
 
 
 @dataclass
@@ -153,11 +166,13 @@ class ReturnToGoShaper:
             return rewards
         if trajectory.error is not None:
             return (None,) * len(rewards)
+        # Return of the later actions of each chain; of one chain for all agents, unless each has its own.
         to_go: dict[str, float | None] = defaultdict(float)
         returns: list[float | None] = []
         for step, reward in zip(reversed(trajectory.steps), reversed(rewards), strict=True):
             chain = step.agent if self._options.across == "own" else ""
             later = to_go[chain]
+            # A missing reward makes this return and all earlier ones of the chain missing.
             to_go[chain] = None if reward is None or later is None else reward + gamma * later
             returns.append(to_go[chain])
         return tuple(reversed(returns))
@@ -189,12 +204,14 @@ class LengthPenaltyShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        pairs = zip(trajectory.steps, rewards, strict=True)
-        return tuple(None if reward is None else reward - self._penalty(step) for step, reward in pairs)
+        return tuple(
+            None if reward is None else reward - self._penalty(step)
+            for step, reward in zip(trajectory.steps, rewards, strict=True)
+        )
 
     def _penalty(self, step: Step) -> float:
-        o = self._options
+        options = self._options
         if step.completion.tokens is None:
             return 0.0
-        excess = len(step.completion.tokens) - (o.limit - o.buffer)
-        return o.factor * min(max(excess, 0), o.buffer) / o.buffer
+        excess = len(step.completion.tokens) - (options.limit - options.buffer)
+        return options.factor * min(max(excess, 0), options.buffer) / options.buffer

@@ -32,6 +32,7 @@ async def score_by_teachers(
         own = np.isin(experience.agent, [experience.agents.index(agent) for agent in agents])
         view = teacher.teacher_view(select_rows(experience, np.flatnonzero(own)), trajectories, render)
         if view.steps:
+            # By step, as a teacher may leave rows out.
             rows = np.array([row_of[step] for step in view.steps], dtype=np.int64)
             logprobs[element_indices(experience.offsets, rows)] = (await engine.score(view)).old_logprobs
     return replace(experience, teacher_logprobs=logprobs) if teachers else experience
@@ -40,6 +41,6 @@ async def score_by_teachers(
 def _teacher_estimators(
     estimator: Estimator, agents: Collection[str]
 ) -> Iterator[tuple[TeacherEstimator, tuple[str, ...]]]:
-    for one, own in estimators_by_agent(estimator, agents):
-        if isinstance(one, TeacherEstimator) and own:
-            yield one, own
+    for part, own_agents in estimators_by_agent(estimator, agents):
+        if isinstance(part, TeacherEstimator) and own_agents:
+            yield part, own_agents

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mappa.cli.announce import announce_sandboxes
 from mappa.cli.progress import LineProgress, QuietListener
-from mappa.commands import Console, announce_sandboxes
+from mappa.commands import Console
 from mappa_core.sandbox import Sandbox
 
 SANDBOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the [door] is open",))}

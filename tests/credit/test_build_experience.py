@@ -170,7 +170,7 @@ def test_an_iteration_without_actions_is_an_experience_of_no_rows(made: list[str
         ({"versions": ()}, "do not tile its 3 tokens"),
         ({"versions": (VersionSpan(version=0, start=0, end=2),)}, "do not tile its 3 tokens"),
         ({"versions": (VersionSpan(version=0, start=1, end=3),)}, "do not tile its 3 tokens"),
-        ({"policy": "other"}, "was sampled by other, not by solver"),
+        ({"policy": "other"}, "was sampled by the policy other, and its agent .* is trained as solver"),
     ],
 )
 def test_a_step_that_cannot_be_trained_on_is_named(broken, message: str, make_step, make_trajectory) -> None:
@@ -188,7 +188,7 @@ def test_rewards_must_match_the_steps_and_ids_must_differ(make_step, make_trajec
     one = make_trajectory("t", [make_step("s")])
     with pytest.raises(ValueError, match="zip"):
         build_experience([one], [(1.0, 2.0)], POLICIES, POLICIES, "correct")
-    with pytest.raises(ValueError, match="same id"):
+    with pytest.raises(ValueError, match="two trajectories of one iteration have the id t"):
         build_experience([one, one], [(1.0,), (1.0,)], POLICIES, POLICIES, "correct")
 
 

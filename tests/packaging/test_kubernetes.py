@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mappa.session.builder import find_problems
+from mappa.session.config_problems import find_problems
 from mappa.sessions import compose
 from mappa.testing import load_plugins
 

@@ -81,14 +81,15 @@ async def test_workflow_that_records_nan_has_no_outcome():
 
     trajectory = await play(Unsure(), TASK, [WRITES], tools={"python": Echo()})
     assert trajectory.outcome == {}
-    assert "the workflow records correct=nan: leave out what is not known" in trajectory.error.message
+    said = "the workflow records correct=nan, and only finite numbers can be recorded: leave out what is not known"
+    assert said in trajectory.error.message
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("yes", "the workflow records correct='yes', no number"),
-        (None, "records correct=None, no number"),
+        ("yes", "the workflow records correct='yes', which is no number"),
+        (None, "records correct=None, which is no number"),
         (5.0, r"records correct=5.0: its metric is a share from 0 to 1"),
         (-0.1, r"records correct=-0.1: its metric"),
     ],
@@ -322,4 +323,4 @@ async def test_calls_of_own_tools_are_answered_by_the_workflow(tmp_path):
     alone = await step_of(Both(own_tools=(own,)))
     assert (alone.calls, alone.own_tools) == ((), (own,))
     clash = await step_of(Both(tools=("echo",), own_tools=(replace(own, name="echo"),)))
-    assert "as a tool of the run and of the workflow" in clash.message
+    assert "'echo' as a tool of the run and as one of the workflow" in clash.message

@@ -19,7 +19,7 @@ from mappa.commands import Console
 from mappa.look.observe import observe as observe_team
 from mappa.look.view.report import write_report
 from mappa.rollout.resume import resume_iteration as resume_iteration_of
-from mappa.session import builder
+from mappa.session import config_problems
 from mappa.session.eval_split import in_selection_split as is_for_selection
 from mappa.store import checkpoint
 from mappa.store.checkpoint_ref import resolve_checkpoint
@@ -365,7 +365,7 @@ def show_warnings():
 @pytest.fixture
 def overridden_settings():
     """Settings of a run that have no effect, in words."""
-    return builder.overridden_settings
+    return config_problems.overridden_settings
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_run_does_not_wait_for_a_hanging_tracker():
     # One call is with the tracker already, or still waits: of three places two or three are free.
     assert trouble.dropped in (3, 4)
     slow.go.set()
-    tracking._listeners[0].thread.join(5)
+    tracking._threads[0].join(5)
     assert slow.calls[0] == "start" and slow.calls[-2:] == ["log", "close"] and slow.calls.count("log") == 2
     assert len(slow.threads) == 1
 

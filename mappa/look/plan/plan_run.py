@@ -13,7 +13,7 @@ from mappa.look.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa.look.plan.history import RunHistory, SplitHistory, read_history
 from mappa.look.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa.look.plan.workload_estimator import WorkloadEstimator
-from mappa.session.builder import find_problems, overridden_settings
+from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.credit import build_estimator
 from mappa.session.policies import assign_policies, build_policy_specs, find_teachers, trained_policies
 from mappa.store.folder import CONFIG

@@ -14,6 +14,7 @@ from mappa_core.experience import Advantages, Experience
 from mappa_core.records import Bool, Float64, Int32, Int64
 
 MIN_VARIANCE = 1e-8
+"""Lower bound of the variance that values are divided by: where all are equal, rounding errors are not blown up."""
 
 Normalize = Literal["policy", "agent", "all", "none"]
 """Tokens that share one mean and standard deviation; `none`: no whitening."""
@@ -58,9 +59,12 @@ class ActiveRows:
     def from_indices(cls, experience: Experience, index: Int64) -> ActiveRows:
         """Select the rows at `index`, ascending, all of weight above 0."""
         reward, lengths = experience.reward[index].astype(np.float64), experience.lengths[index]
-        for wrong, what in ((~np.isfinite(reward), "no finite reward"), (lengths == 0, "no token")):
-            if wrong.any():
-                raise ValueError(f"step {experience.steps[index[wrong][0]]} has weight above 0 and {what}")
+        for is_wrong, what in ((~np.isfinite(reward), "no finite reward"), (lengths == 0, "no token")):
+            if is_wrong.any():
+                raise ValueError(
+                    f"step {experience.steps[index[is_wrong][0]]} has weight above 0 and {what}: the builder of an "
+                    "experience gives such rows weight 0"
+                )
         chosen = np.zeros(len(experience.reward), np.bool_)
         chosen[index] = True
         tokens = np.repeat(chosen, experience.lengths)
@@ -73,6 +77,7 @@ class ActiveRows:
 
     def sum_per_row(self, values: Float64) -> Float64:
         """Sum values (M,) over each row's tokens, (K,)."""
+        # `reduceat` would take the next value for a row without tokens, which no active row is.
         return np.add.reduceat(values, self.offsets[:-1]) if len(self.index) else np.zeros(0)
 
     def repeat_per_token(self, values: Float64) -> Float64:
@@ -91,9 +96,15 @@ def token_k1(experience: Experience, rows: ActiveRows, kl_coef: float) -> Float6
             f"estimator: kl_coef is {kl_coef:g} but the experience has no {lacking}; use an engine that keeps a "
             "reference policy, or set kl_coef to 0"
         )
+    # In float64, as it is summed over the tokens of a row.
     k1 = np.subtract(old[rows.tokens], reference[rows.tokens], dtype=np.float64)
     if not np.isfinite(k1).all():
-        raise ValueError("old_logprobs - ref_logprobs is not finite at a token that is to be trained")
+        token = np.flatnonzero(~np.isfinite(k1))[0]
+        step = experience.steps[rows.index[np.searchsorted(rows.offsets, token, side="right") - 1]]
+        raise ValueError(
+            f"step {step}: old_logprobs - ref_logprobs is {k1[token]} at a token that is to be trained; the engine "
+            "scored it wrongly, or the weights of the policy are not finite any more"
+        )
     return k1
 
 
@@ -118,6 +129,7 @@ def group_mean(values: Float64, keys: Int32 | Int64) -> Float64:
     """Return for each element the mean over the elements with its key."""
     if not len(keys):
         return values
+    # Keys are numbered over all rows, also those that are not active: numbers between may have no element.
     means: Float64 = np.bincount(keys, values) / np.maximum(np.bincount(keys), 1)
     return means[keys]
 
@@ -129,10 +141,14 @@ def whiten(experience: Experience, rows: ActiveRows, values: Float64, normalize:
         return values
     keys = {"policy": experience.policy, "agent": experience.agent, "all": np.zeros_like(experience.policy)}
     key = keys[normalize][rows.index]
+    # A key without rows counts one token, to divide by; nothing reads its mean.
     count = np.maximum(np.bincount(key, rows.lengths), 1)
-    centred = values - rows.repeat_per_token((np.bincount(key, rows.sum_per_row(values)) / count)[key])
+    mean = np.bincount(key, rows.sum_per_row(values)) / count
+    centred = values - rows.repeat_per_token(mean[key])
+    # Of the centred values: the mean of squares less the squared mean would lose its digits where values are large.
     variance = np.bincount(key, rows.sum_per_row(np.square(centred))) / count
-    centred /= rows.repeat_per_token(np.sqrt(np.maximum(variance, MIN_VARIANCE))[key])
+    deviation = np.sqrt(np.maximum(variance, MIN_VARIANCE))
+    centred /= rows.repeat_per_token(deviation[key])
     return centred
 
 

@@ -65,22 +65,29 @@ class Gae:
         rows, options = ActiveRows.from_experience(experience), self._options
         turns = AgentTurns.from_rows(experience, rows)
         values = _values(experience, rows)
-        known = np.ones(len(rows.index), np.bool_)  # (K,) whether the further return is known
+        is_known = np.ones(len(rows.index), np.bool_)  # (K,) whether the further return is known
         if options.gamma > 0:
-            known[turns.order[turns.offsets[1:][~turns.finished] - 1]] = False
-        tokens = np.repeat(known, rows.lengths)
+            last_rows = turns.order[turns.offsets[1:] - 1]  # (C,) of each chain; none is empty
+            is_known[last_rows[~turns.finished]] = False
+        is_known_token = np.repeat(is_known, rows.lengths)  # (M,)
+        # The chains of an agent's actions, one after the other: `path` orders the tokens so, `ends` are the chains'
+        # offsets in it. Within a chain an action's last token is followed by the first of the next action.
         path = element_indices(rows.offsets, turns.order)
         ends = lengths_to_offsets(rows.lengths[turns.order])[turns.offsets]
-        next_values = np.append(values[path][1:], 0.0)[: len(path)]
+        next_values = np.append(values[path][1:], 0.0)[: len(path)]  # The slice is for an empty path.
         next_values[ends[1:] - 1] = 0.0
-        deltas = (token_rewards(experience, rows, options.kl_coef) - values)[path] + options.gamma * next_values
-        deltas[~tokens[path]] = 0.0
+        own = token_rewards(experience, rows, options.kl_coef) - values
+        deltas = own[path] + options.gamma * next_values
+        # What is unknown passes nothing back. The action before it bootstraps from its first value, which is in
+        # `next_values`.
+        deltas[~is_known_token[path]] = 0.0
         advantages = np.empty_like(values)
         advantages[path] = returns_to_go(deltas, ends, options.gamma * options.lam)
+        # Before whitening, as values are in the unit of rewards.
         targets = advantages + values
-        known_rows = ActiveRows.from_indices(experience, rows.index[known])
-        scaled = whiten(experience, known_rows, advantages[tokens], options.normalize)
-        return scatter_to_tokens(experience, known_rows, scaled, targets[tokens]), state
+        known_rows = ActiveRows.from_indices(experience, rows.index[is_known])
+        scaled = whiten(experience, known_rows, advantages[is_known_token], options.normalize)
+        return scatter_to_tokens(experience, known_rows, scaled, targets[is_known_token]), state
 
 
 def _values(experience: Experience, rows: ActiveRows) -> Float64:
@@ -92,6 +99,7 @@ def _values(experience: Experience, rows: ActiveRows) -> Float64:
     values = experience.values[rows.tokens].astype(np.float64)
     if not np.isfinite(values).all():
         token = np.flatnonzero(~np.isfinite(values))[0]
+        # The last row that begins at or before the token.
         row = rows.index[np.searchsorted(rows.offsets, token, side="right") - 1]
         policy = experience.policies[experience.policy[row]]
         raise ConfigError(

@@ -57,24 +57,36 @@ class Gigpo:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        active, options = ActiveRows.from_experience(experience), self._options
-        turns = AgentTurns.from_rows(experience, active)
-        finished = turns.order[np.repeat(turns.finished, turns.lengths)]
-        rows = ActiveRows.from_indices(experience, np.sort(active.index[finished]))
+        options = self._options
+        rows = _finished_rows(experience)
         turns = AgentTurns.from_rows(experience, rows)
-        reward = row_rewards(experience, rows, options.kl_coef)[turns.order]
+        reward = row_rewards(experience, rows, options.kl_coef)[turns.order]  # Chain by chain.
+        # Episode: one value for each agent and trajectory, in a group with those of the same task.
         totals = np.add.reduceat(reward, turns.offsets[:-1]) if len(reward) else reward
         firsts = rows.index[turns.order[turns.offsets[:-1]]]
+        # Numbered as one key, tasks by agents, in 64 bits: the product may not fit 32.
         agent_task = experience.task[firsts].astype(np.int64) * len(experience.agents) + experience.agent[firsts]
         episode_group = np.unique(agent_task, return_inverse=True)[1]
         episodes = self._relative_to_group(totals, episode_group, experience.trajectory[firsts])
+        # Step: one value for each action, in a group with those that answer the same state.
         returns = np.empty_like(reward)
         returns[turns.order] = returns_to_go(reward, turns.offsets, options.gamma)
-        group = assign_groups(experience, rows, options.groups)
-        advantages = options.step_weight * self._relative_to_group(returns, group, experience.trajectory[rows.index])
+        step_group = assign_groups(experience, rows, options.groups)
+        steps = self._relative_to_group(returns, step_group, experience.trajectory[rows.index])
+        advantages = options.step_weight * steps
         advantages[turns.order] += np.repeat(episodes, turns.lengths)
         return scatter_to_tokens(experience, rows, rows.repeat_per_token(advantages)), state
 
     def _relative_to_group(self, values: Float64, group: Int64, trajectory: Int32) -> Float64:
         baseline = GroupBaseline.from_rewards(values, group, trajectory)
-        return baseline.centred if self._options.scale == "none" else baseline.normalize(group, self._options.eps)
+        if self._options.scale == "none":
+            return baseline.centred
+        return baseline.normalize(group, self._options.eps)
+
+
+def _finished_rows(experience: Experience) -> ActiveRows:
+    """Active rows of trajectories that ended without an error: only those have complete returns."""
+    active = ActiveRows.from_experience(experience)
+    turns = AgentTurns.from_rows(experience, active)
+    finished = turns.order[np.repeat(turns.finished, turns.lengths)]
+    return ActiveRows.from_indices(experience, np.sort(active.index[finished]))

@@ -33,6 +33,7 @@ def assign_groups(experience: Experience, rows: ActiveRows, groups: GroupBy) -> 
     """Return the group of every row, (K,), numbered from 0."""
     if groups == "turn":
         return experience.group[rows.index].astype(np.int64)
+    # In 64 bits: the product of tasks and agents may not fit 32.
     agent_task = experience.task[rows.index].astype(np.int64) * len(experience.agents) + experience.agent[rows.index]
     if groups == "episode":
         return _number_keys(agent_task)
@@ -56,16 +57,19 @@ class GroupBaseline:
 
     @classmethod
     def from_rewards(cls, reward: Float64, group: Int64, trajectory: Int32) -> GroupBaseline:
+        # One number for each pair of group and trajectory.
         own = _number_keys(group * (trajectory.max(initial=0) + 1) + trajectory)
         size, own_size = group_sizes(group), group_sizes(own)
         alone = size == own_size
         centred = np.where(alone, 0.0, reward - group_mean(reward, group))
         # Centred rewards of a group sum to 0, so those of other trajectories sum to minus the own trajectory's.
-        leave_one_out = centred + group_mean(centred, own) * own_size / np.maximum(size - own_size, 1)
+        own_sum = group_mean(centred, own) * own_size
+        leave_one_out = centred + own_sum / np.maximum(size - own_size, 1)
         return cls(centred=centred, size=size, alone=alone, leave_one_out=leave_one_out)
 
     def normalize(self, group: Int64, eps: float) -> Float64:
         """Return `centred / (std + eps)`, with the sample standard deviation of the group."""
+        # Divided by n - 1, where n is at least 2 for all but rows that are alone, whose `centred` is 0.
         variance = group_mean(np.square(self.centred), group) * self.size / np.maximum(self.size - 1, 1)
         scaled: Float64 = self.centred / (np.sqrt(variance) + eps)
         return scaled
@@ -90,6 +94,7 @@ class AgentTurns:
         if experience.finished is None:
             raise ValueError("a return over several actions needs to know which trajectories are `finished`")
         agent, trajectory = experience.agent[rows.index], experience.trajectory[rows.index]
+        # `lexsort` sorts by its last key first: trajectories, in them agents, of each the positions.
         order = np.lexsort((experience.position[rows.index], agent, trajectory))
         agent, trajectory = agent[order], trajectory[order]
         begins = np.ones(len(order), np.bool_)

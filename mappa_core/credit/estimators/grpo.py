@@ -45,7 +45,8 @@ class _GroupRelative:
         group = assign_groups(experience, rows, options.groups)
         reward = row_rewards(experience, rows, options.kl_coef)
         baseline = GroupBaseline.from_rewards(reward, group, experience.trajectory[rows.index])
-        return scatter_to_tokens(experience, rows, rows.repeat_per_token(self._advantages(baseline, group))), state
+        advantages = rows.repeat_per_token(self._advantages(baseline, group))
+        return scatter_to_tokens(experience, rows, advantages), state
 
     def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
         raise NotImplementedError

@@ -73,8 +73,10 @@ class ReinforcePlusPlus:
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
         rows, options = ActiveRows.from_experience(experience), self._options
-        returns = returns_to_go(token_rewards(experience, rows, options.kl_coef), rows.offsets, options.gamma)
-        return scatter_to_tokens(experience, rows, whiten(experience, rows, returns, options.normalize)), state
+        rewards = token_rewards(experience, rows, options.kl_coef)
+        returns = returns_to_go(rewards, rows.offsets, options.gamma)
+        advantages = whiten(experience, rows, returns, options.normalize)
+        return scatter_to_tokens(experience, rows, advantages), state
 
 
 @dataclass
@@ -100,8 +102,10 @@ class ReinforcePlusPlusBaseline:
         active, options = ActiveRows.from_experience(experience), self._options
         group = assign_groups(experience, active, options.groups)
         baseline = GroupBaseline.from_rewards(active.reward, group, experience.trajectory[active.index])
+        # Rows that are alone have nothing to be compared with; their zeros would shrink the standard deviation.
         rows = ActiveRows.from_indices(experience, active.index[~baseline.alone])
         rewards = -options.kl_coef * token_k1(experience, rows, options.kl_coef)
         rewards[rows.offsets[1:] - 1] += baseline.centred[~baseline.alone]
         returns = returns_to_go(rewards, rows.offsets, 1.0)
-        return scatter_to_tokens(experience, rows, whiten(experience, rows, returns, options.normalize)), state
+        advantages = whiten(experience, rows, returns, options.normalize)
+        return scatter_to_tokens(experience, rows, advantages), state
