@@ -69,10 +69,7 @@ class EngineContract:
             assert bool((logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
             ends = [span.end for span in completion.versions]
             assert [span.start for span in completion.versions] == [0, *ends[:-1]] and ends[-1] == len(tokens)
-            assert (
-                completion.finish == ("length" if len(completion.tokens) == SAMPLING.max_tokens else "stop")
-                or completion.text
-            )
+            assert completion.finish == ("length" if len(tokens) == SAMPLING.max_tokens else "stop") or completion.text
 
     async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: EngineOpener) -> None:
         """`encode` returns tokens with a stop token, or None. Tokenize what looks like a control token as text."""
