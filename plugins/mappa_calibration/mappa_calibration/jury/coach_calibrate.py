@@ -115,7 +115,13 @@ def command(**options: Any) -> None:
     It prints how well the jury judges questions that it has not seen, estimated by cross-validation.
     """
     from mappa.judging import verdict_bar
-    from mappa_calibration.jury.calibrate import calibrate, check_places
+
+    try:
+        from mappa_calibration.jury.calibrate import calibrate, check_places
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "sklearn":
+            raise
+        raise ConfigError('juries need scikit-learn: pip install "mappa-calibration[jury]"') from error
     from mappa_calibration.jury.jury_tables import jury_json, show_jury
 
     asked = CalibrationRequest(**options)
