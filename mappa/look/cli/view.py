@@ -17,7 +17,7 @@ from mappa.look.cli.browser import serve_runs
 def command(runs: Sequence[Path], port: int, opens: bool) -> None:
     """Show runs in the browser, live while they train.
 
-    RUN is a run folder, or a folder of runs; `runs` unless named. Only this machine can connect, with the token in the
+    RUN is a run folder, or a folder of runs; `runs` by default. Only this machine can connect, with the token in the
     address that is printed. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST.
     """
     serve_runs(runs or [Path("runs")], "runs at", port=port, opens=opens)

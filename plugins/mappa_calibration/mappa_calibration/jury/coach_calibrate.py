@@ -64,7 +64,7 @@ class CalibrationRequest:
 )
 @click.option("--on", "benchmark", type=click.Choice(["agent-process-bench"]), help="Public labelled set.")
 @click.option(
-    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; repeatable."
+    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; may be repeated."
 )
 @click.option("--labeller", metavar="NAME", help="Use the labels of this person.")
 @click.option("--members", metavar="N", type=AT_LEAST_ONE, help="Keep only the N best members.")
