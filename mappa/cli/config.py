@@ -11,7 +11,7 @@ from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 
 @click.command("config")
 @recipe_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(arguments: ConfigArguments, as_json: bool) -> None:
     """Show every setting of a run, its value and who set it."""
     composed = arguments.compose(load_registry())

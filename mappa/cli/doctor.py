@@ -31,7 +31,7 @@ CheckResults = Mapping[str, Mapping[str, CheckResult]]
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(as_json: bool) -> None:
     """Show what is installed and usable here; keys only by name."""
     results = run_checks(load_registry())

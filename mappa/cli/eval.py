@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command("eval")
 @recipe_options
 @click.option("--run", "run", metavar="RUN", type=click.Path(path_type=Path), help="Evaluate the run in this folder.")
-@click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last if not given.")
+@click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last one by default.")
 @click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
 @click.option("--avg-at", metavar="K", type=int, multiple=True, help="Also print avg@K; needs eval.samples >= K.")
 @click.option("--majority-at", metavar="K", type=int, multiple=True, help="Also print majority@K of final answers.")

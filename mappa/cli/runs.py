@@ -31,7 +31,14 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@click.option(
+    "--root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of runs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run and nothing else.")
 def list_runs(root: Path, as_json: bool) -> None:
     """List the runs in a folder, the oldest first."""
@@ -64,7 +71,7 @@ def _read_status(folder: Path) -> tuple[str, Summary | None]:
 
 
 @command.command("show")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--split", type=click.Choice(["train", "eval", "counterfactual", "candidate"]), help="By default train and eval."
 )
@@ -94,7 +101,7 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
 
 
 @command.command("trace")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("trajectory")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:

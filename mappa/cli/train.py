@@ -17,7 +17,7 @@ from mappa_core.plugins import Registry
 @click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the run in this folder.")
 @click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
     """Train a team of agents on a coach's verdict of every action."""
     from mappa.cli import progress, run_result

@@ -61,7 +61,7 @@ def _import(package: str, user: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise ConfigError(f"{user} needs {package}, which is not installed: pip install {package}") from None
+        raise ConfigError(f'{user} needs {package}: pip install "mappa[data]"') from None
 
 
 def _encodable(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Whatever prints a result prints it for scripts, too."""
+"""Whatever prints a result prints it for scripts, too, and options are worded and ordered alike."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -39,3 +40,19 @@ def test_every_command_that_prints_a_result_has_json():
     assert {name for name, json in options.items() if not json} == {*WITHOUT} & {*found}
     assert {"train", "runs trace", "observe", "dsbench score"} <= {*found}
     assert all(one.is_flag for json in options.values() for one in json)
+
+
+def test_options_that_commands_share_come_last_and_are_worded_alike():
+    for name, command in commands(cli, click.Context(cli)):
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        order = [one.opts[0] for one in options]
+        shared = [option for option in ("--quiet", "--json") if option in order]
+        assert not shared or order[-len(shared) :] == shared, name
+        for option in options:
+            assert option.help, f"{name} {option.opts[0]} has no help"
+            for other in ("repeatable", "unless given", "unless named", "if not given", "Default: "):
+                assert other not in option.help, f"{name} {option.opts[0]}: say `may be repeated`, `by default`"
+        for option in (one for one in options if one.opts[0] == "--json"):
+            assert re.fullmatch("Print one JSON object( per run)? and nothing else.", option.help), name
+        for option in (one for one in options if one.opts[0] == "--quiet"):
+            assert option.help == "Print only the result.", name

@@ -1,6 +1,8 @@
 """Parts of this project that are not there, as far as core can tell: left out with --block."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from importlib.resources import files
@@ -26,6 +28,32 @@ def test_a_command_says_what_installs_it(command, package, capsys):
     error = capsys.readouterr().err
     assert f'mappa {" ".join(words)} comes with {package}: pip install "{package}"' in error
     assert "Traceback" not in error
+
+
+EXTRAS = [
+    (("view", "{run}"), "starlette", "mappa[view]"),
+    (("view", "{run}"), "uvicorn", "mappa[view]"),
+    (("demo", "--open"), "uvicorn", "mappa[view]"),
+    (("export", "{run}", "--to", "sft", "--out", "{run}-data"), "pyarrow", "mappa[data]"),
+    (("coach", "calibrate", "--run", "{run}", "--coach", "evidence", "--out", "{run}.json"), "sklearn",
+     "mappa-calibration[jury]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "package", "extra"), EXTRAS)
+def test_a_command_names_the_extra_that_it_needs(words, package, extra, tmp_path):
+    """In a process of its own, in which nothing of the package has been imported."""
+    given = [word.format(run=tmp_path / "demo") for word in words]
+    program = (
+        "import sys\n"
+        "from mappa.cli import main\n"
+        f"main(['demo', '--to', {str(tmp_path)!r}])\n"
+        f"sys.modules[{package!r}] = None  # as if it were not installed\n"
+        f"sys.exit(main({given!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert f'pip install "{extra}"' in done.stderr and "Traceback" not in done.stderr
 
 
 def test_help_does_not_list_the_commands_of_what_is_not_there(capsys):

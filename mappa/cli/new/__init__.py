@@ -43,7 +43,7 @@ PACKAGE_KINDS: Mapping[str, PackageKind] = {
 @click.command("new")
 @click.argument("kind", type=click.Choice(tuple(PACKAGE_KINDS)))
 @click.argument("name")
-@click.option("--in", "parent", type=_FOLDER, default=Path(), help="The folder to write into; here, unless given.")
+@click.option("--in", "parent", type=_FOLDER, default=Path(), help="The folder to write into; this one by default.")
 def command(kind: str, name: str, parent: Path) -> None:
     """Write a package with a new workflow, coach, tool or other offer.
 

@@ -97,7 +97,7 @@ class _Evaluated:
     "--on", "benchmark", type=click.Choice(["who-and-when", "agent-process-bench"]), help="Public labelled set."
 )
 @click.option(
-    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; repeatable."
+    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; may be repeated."
 )
 @click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Labelled actions, one per line.")
 @click.option("--agent", "agents", metavar="AGENT", multiple=True, help="Only actions of this agent; may be repeated.")

@@ -33,7 +33,12 @@ _MAX_NAME_CHARACTERS = {True: 24, False: 4}
 @click.option("--against", metavar="ARM", help="Compare all arms with this one, instead of all pairs.")
 @click.option("--measure", metavar="NAME", help="A figure of the workflow in place of its metric.")
 @click.option(
-    "--root", type=click.Path(path_type=Path), default=Path("runs"), help="Folder of runs that are given by name alone."
+    "--root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of runs that are given by name alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(

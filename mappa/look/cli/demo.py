@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from mappa.cli.console import Console
+from mappa.look.cli.browser import serve_runs
 
 
 @click.command("demo")
@@ -24,27 +25,14 @@ def command(root: Path | None, port: int, opens: bool) -> None:
     mappa-mathchat, too.
     """
     from mappa.look.demo import unpack_demo
-
-    console = Console()
-    if root is not None:
-        folder = unpack_demo(root)
-        console.print(f"run      {folder}\nnext     mappa view {folder}", markup=False, highlight=False, soft_wrap=True)
-        return
-    with TemporaryDirectory(prefix="mappa-demo-") as temporary:
-        _show(console, unpack_demo(Path(temporary)), port, opens)
-
-
-def _show(console: Console, folder: Path, port: int, opens: bool) -> None:
-    from mappa.look.view.web.run_folders import RunFolders
-    from mappa.look.view.web.server import serve
     from mappa.look.view.web.telling import telling_address
 
-    def announce(address: str) -> None:
-        console.print(
-            f"a play of three agents that failed, and who is to blame: {address}\nCtrl-C ends it.",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-        if opens:
-            click.launch(address)
-
-    serve(RunFolders([folder]), port=port, announce=announce, page=telling_address(folder))
+    if root is not None:
+        folder = unpack_demo(root)
+        text = f"run      {folder}\nnext     mappa view {folder}"
+        Console().print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    with TemporaryDirectory(prefix="mappa-demo-") as temporary:
+        folder = unpack_demo(Path(temporary))
+        what = "a play of three agents that failed, and who is to blame:"
+        serve_runs([folder], what, port=port, opens=opens, page=telling_address(folder))

@@ -14,7 +14,7 @@ from mappa_core import ConfigError
 @click.command("docs")
 @click.argument("topic", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Print all pages as one text.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: pages by name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(topic: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Read the documentation: a page by its name, or pages on a TOPIC.
 

@@ -36,7 +36,7 @@ PROMPT_NAME = "prompt.md"
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="hf: of the weights of whole models; that of the start model if not given.",
+    help="hf: of the weights of whole models; that of the start model by default.",
 )
 @dataset_options
 def command(

@@ -71,8 +71,8 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Only actions in this stratum of tasks, or of the stratifier NAME; all must hold.",
         ),
         click.option("--blame", metavar="AGENT", multiple=True, help="Only where AGENT (or nobody) is to blame."),
-        click.option("--phase", type=click.Choice(get_args(Phase)), help="Whose verdicts: live, unless given."),
-        click.option("--split", type=click.Choice(get_args(Split)), help="Which rollouts: train, unless given."),
+        click.option("--phase", type=click.Choice(get_args(Phase)), help="Whose verdicts; live by default."),
+        click.option("--split", type=click.Choice(get_args(Split)), help="Which rollouts; train by default."),
         click.option("--iterations", metavar="A-B", help="Only rollouts of these iterations, from 0; A alone is one."),
     )
     for decorate in reversed(decorators):

@@ -30,10 +30,12 @@ MAX_SHOWN = 8
 @click.command("import")
 @click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
-@click.option("--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; repeatable.")
+@click.option(
+    "--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; may be repeated."
+)
 @click.option("--agent-from", metavar="KEY", help="Who speaks: a key of a message; of spans an attribute.")
 @click.option(
-    "--person", "persons", metavar="NAME", multiple=True, help="A named speaker that is no agent; repeatable."
+    "--person", "persons", metavar="NAME", multiple=True, help="A named speaker that is no agent; may be repeated."
 )
 @click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
 @click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
@@ -47,12 +49,19 @@ MAX_SHOWN = 8
     "outcomes",
     metavar="[NAME=]KEY",
     multiple=True,
-    help="A number; unless named it is `correct`, within 0..1.",
+    help="A number; by default it is `correct`, within 0..1.",
 )
 @click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
 @click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
 @click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@click.option(
+    "--root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder that the run is made in.",
+)
 @click.option("--name", metavar="RUN", help="Name of the run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(

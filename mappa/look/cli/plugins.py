@@ -16,8 +16,8 @@ from mappa_core.plugins import Plugin
 
 
 @click.group("plugins", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
     """List plugins, what they offer, and which are broken."""

@@ -34,7 +34,7 @@ MAX_LISTED = 8
 
 @click.command("prove")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--coach", metavar="OFFER", help="Who judges; the run's own coach unless given.")
+@click.option("--coach", metavar="OFFER", help="Who judges; the run's own coach by default.")
 @click.option("--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which plays.")
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Failed plays at most, the first ones.")
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Write the tasks of plays that flipped.")

@@ -27,7 +27,7 @@ EXIT_FAILED = 2
 @click.option(
     "--vary", metavar="KEY=[A, B]", multiple=True, help="Values of a setting, as a YAML list; may be repeated."
 )
-@click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 unless named.")
+@click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 by default.")
 @click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="New folder for the sweep.")
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue the sweep in this folder.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")

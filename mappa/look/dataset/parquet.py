@@ -30,7 +30,7 @@ def require_parquet() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
-        raise ConfigError('writing Parquet needs pyarrow, which is not installed: pip install "mappa[data]"') from None
+        raise ConfigError('Parquet needs pyarrow: pip install "mappa[data]"') from None
 
 
 class ParquetSpool:

@@ -23,7 +23,7 @@ command.add_command(warm_start)
 
 @command.command("prepare", short_help="Check a copy of the published DSBench data, task by task.")
 @click.argument("folder", metavar="DIR", type=FOLDER_TYPE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def prepare(folder: Path, as_json: bool) -> None:
     """Check DIR, into which DSBench's data archive was unpacked: what is usable, broken or missing, where it is to be
     had and on which terms it may be used. Nothing is fetched or written. Exit code 2 where no task is usable."""
@@ -37,9 +37,11 @@ def prepare(folder: Path, as_json: bool) -> None:
 
 @command.command("score", short_help="Grades of a stored run: by task and stratum, rejections, fair scores, RPG.")
 @click.argument("run", metavar="RUN", type=FOLDER_TYPE)
-@click.option("--split", type=click.Choice(["train", "eval"]), default="eval", show_default=True)
-@click.option("--iteration", type=int, help="Only of this iteration. Default: the last one that has any.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option(
+    "--split", type=click.Choice(["train", "eval"]), default="eval", show_default=True, help="Which rollouts."
+)
+@click.option("--iteration", type=int, help="Only rollouts of this iteration; the last one by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def score(run: Path, split: Split, iteration: int | None, as_json: bool) -> None:
     """Tell how a stored run was graded. Nothing is graded anew, and nothing is written."""
     from mappa_dsbench.reports.score import print_scores, score_run
@@ -55,7 +57,7 @@ def score(run: Path, split: Split, iteration: int | None, as_json: bool) -> None
     "unlearned", short_help="What each agent stopped doing, between a run's first evaluation and its last."
 )
 @click.argument("run", metavar="RUN", type=FOLDER_TYPE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def unlearned(run: Path, as_json: bool) -> None:
     """Tell which faults the first actions of each agent had before and after training. Nothing is written."""
     from mappa_dsbench.reports.fault_comparison import compare_faults as compared

@@ -188,7 +188,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     "names",
     metavar="PLACE",
     multiple=True,
-    help="A file, a folder, or hf:ID[:SPLIT] on the Hugging Face hub; may be repeated. Default: DIR.",
+    help="A file, a folder, or hf:ID[:SPLIT] on the Hugging Face hub; may be repeated; DIR by default.",
 )
 @click.option(
     "--accept-differences", is_flag=True, help="Go on with files that are not as published; the manifest says so."

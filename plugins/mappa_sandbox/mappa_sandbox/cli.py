@@ -40,7 +40,7 @@ def command() -> None:
     help="YAML file applied over the recipe; may be repeated.",
 )
 @click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def run_file(
     file: Path,
     arguments: Sequence[str],

@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("check", short_help="Run programs on a server and say what they find there.")
 @click.argument("url")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def check(url: str, as_json: bool) -> None:
     """Run programs on the SandboxFusion server at URL, for example http://127.0.0.1:8080, and say what they find there.
     Exit code 2 where it cannot run any."""

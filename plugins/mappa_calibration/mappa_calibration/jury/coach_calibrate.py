@@ -64,7 +64,7 @@ class CalibrationRequest:
 )
 @click.option("--on", "benchmark", type=click.Choice(["agent-process-bench"]), help="Public labelled set.")
 @click.option(
-    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; repeatable."
+    "--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="File of the set; may be repeated."
 )
 @click.option("--labeller", metavar="NAME", help="Use the labels of this person.")
 @click.option("--members", metavar="N", type=AT_LEAST_ONE, help="Keep only the N best members.")
@@ -115,7 +115,13 @@ def command(**options: Any) -> None:
     It prints how well the jury judges questions that it has not seen, estimated by cross-validation.
     """
     from mappa.judging import verdict_bar
-    from mappa_calibration.jury.calibrate import calibrate, check_places
+
+    try:
+        from mappa_calibration.jury.calibrate import calibrate, check_places
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "sklearn":
+            raise
+        raise ConfigError('juries need scikit-learn: pip install "mappa-calibration[jury]"') from error
     from mappa_calibration.jury.jury_tables import jury_json, show_jury
 
     asked = CalibrationRequest(**options)

@@ -31,7 +31,11 @@ NOTHING_TO_TRY = (
     "--model", "models", metavar="AGENT=POLICY", multiple=True, help="Try a policy of the config; may be repeated."
 )
 @click.option(
-    "--swap", "swaps", metavar="AGENT=AGENT", multiple=True, help="Try two agents with each other's policy; repeatable."
+    "--swap",
+    "swaps",
+    metavar="AGENT=AGENT",
+    multiple=True,
+    help="Try two agents with each other's policy; may be repeated.",
 )
 @click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents that can be trained.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
