@@ -10,7 +10,7 @@ import selectors
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,23 +58,25 @@ class Site:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         self._projects.insert(0, folder)
         self._monkeypatch.syspath_prepend(folder)
-        for plugin, module in project["entry-points"]["mappa"].items():
-            self._describe(project["name"], project["version"], project["description"], plugin, module)
+        self._describe(project["name"], project["version"], project["description"], project["entry-points"])
 
     def write(self, plugin: str, source: str, package: str | None = None) -> None:
         """Install a plugin of one module, made of its source."""
         module = f"written_{(package or plugin).replace('-', '_')}"
         (self.folder / f"{module}.py").write_text("from mappa_core import Offer, hookimpl\n" + source)
-        self._describe(package or f"written-{plugin}", "1.0", "Written by a test.", plugin, module)
+        points = {"mappa": {plugin: module}}
+        self._describe(package or f"written-{plugin}", "1.0", "Written by a test.", points)
 
-    def _describe(self, package: str, version: str, summary: str, plugin: str, module: str) -> None:
+    def _describe(self, package: str, version: str, summary: str, points: Mapping[str, Mapping[str, str]]) -> None:
         info = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {summary}\n"
             "Requires-Dist: mappa-core\n"
         )
-        (info / "entry_points.txt").write_text(f"[mappa]\n{plugin} = {module}\n")
+        lines = [f"{name} = {place}" for name, place in points["mappa"].items()]
+        commands = [f"{name} = {place}" for name, place in points.get("mappa.commands", {}).items()]
+        (info / "entry_points.txt").write_text("\n".join(["[mappa]", *lines, "[mappa.commands]", *commands, ""]))
         self._monkeypatch.syspath_prepend(str(self.folder))
 
 

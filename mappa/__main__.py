@@ -1,4 +1,4 @@
-"""`python -m mappa_core` is `mappa`."""
+"""`python -m mappa` is `mappa`."""
 
 import sys
 

@@ -11,8 +11,8 @@ from mappa.cli.options import ConfigArguments as ConfigArguments
 from mappa.cli.options import load_registry as load_registry
 from mappa.cli.options import recipe_options as recipe_options
 from mappa.cli.progress import RunProgress as RunProgress
-from mappa.cli.progress import columns_table as columns_table
 from mappa.cli.progress import rollout_bar as rollout_bar
 from mappa.cli.result_tables import show_evaluation as show_evaluation
 from mappa.cli.runs import show_trajectory as show_trajectory
+from mappa.cli.tables import columns_table as columns_table
 from mappa_core.plugins import did_you_mean as did_you_mean

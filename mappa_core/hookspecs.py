@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
-    import click
-
     from mappa_core import protocols
 
 T = TypeVar("T")
@@ -120,11 +118,6 @@ def mappa_trackers() -> Iterable[Offer[protocols.Tracker]]:
 @hookspec
 def mappa_recipes() -> Mapping[str, Traversable]:
     """Offer recipes: name -> packaged YAML file. `tiny` is a plugin's default."""
-
-
-@hookspec
-def mappa_commands() -> Iterable[click.Command]:
-    """Offer commands; a plugin's commands appear as `mappa PLUGIN COMMAND`."""
 
 
 @hookspec

@@ -18,16 +18,13 @@ from importlib.metadata import EntryPoint, entry_points, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pluggy
 
 from mappa_core import hookspecs
 from mappa_core.errors import PluginError
 from mappa_core.hookspecs import PLUGIN_API_VERSION, CheckArea, Offer
-
-if TYPE_CHECKING:
-    import click
 
 OfferKind = Literal[
     "tasks", "workflows", "tools", "coaches", "transports", "policies",
@@ -69,7 +66,6 @@ class Plugin:
     version: str
     offers: Mapping[OfferKind, Mapping[str, Offer[Any]]]
     recipes: Mapping[str, Traversable] = field(default_factory=dict)
-    commands: tuple[click.Command, ...] = ()
     checks: tuple[CheckArea, ...] = ()
 
 
@@ -255,7 +251,6 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
         version=release,
         offers=MappingProxyType({kind: _index_offers(results, kind) for kind, results in offered.items()}),
         recipes=MappingProxyType({key: file for recipes in hook.mappa_recipes() for key, file in recipes.items()}),
-        commands=tuple(command for commands in hook.mappa_commands() for command in commands),
         checks=tuple(area for areas in hook.mappa_checks() for area in areas),
     )
 

@@ -217,7 +217,7 @@ def test_the_contract_stays_small():
 
 def test_every_hook_is_documented_and_named_by_its_kind():
     hooks = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("mappa_")}
-    assert len(hooks) == 14
+    assert len(hooks) == 13
     assert all(inspect.getdoc(hook) for hook in hooks.values())
 
 
@@ -260,3 +260,72 @@ def test_the_table_of_changes_leads_to_files_that_are_there():
 def test_a_missing_value_is_never_made_a_number():
     lookup = re.compile(r"\.get\([^()]*,\s*-?\d")
     assert [str(path) for path in CODE if lookup.search(path.read_text())] == []
+
+
+# --- what tests import ------------------------------------------------------------------------------------------------
+
+TESTS = [path for folder in ("tests", "plugins") for path in sorted((ROOT / folder).rglob("*.py"))]
+TESTS = [path for path in TESTS if "tests" in path.parts and path.name != "conftest.py"]
+"""A conftest.py is where a folder of tests may reach into other rooms."""
+DOORS = {
+    *PUBLIC, "mappa.look.crash_test", "mappa.look.notebook", "mappa.cli", "mappa.cli.main", "mappa.testing.play",
+}  # fmt: skip
+"""What a test may import anywhere: what is public, and the command line. `main` and `play` are functions that have the
+names of their modules."""
+VALUES = {
+    "mappa_core.calls.options", "mappa_core.coaching.options", "mappa_core.codec", "mappa_core.config.schema",
+    "mappa_core.records", "mappa.rollout.named_coach", "mappa.runs.rows", "mappa.store.agent_columns",
+    "mappa.store.iteration_report", "mappa.store.summary",
+}  # fmt: skip
+"""Modules of values that rooms hand to each other: tests build them and compare with them."""
+ANYWHERE: Mapping[str, str] = {
+    "tests/whole": "runs of the whole application, looked at from inside",
+    "tests/docs": "pages are held against what they describe",
+    "tests/evidence": "studies of docs/evidence are held against the rooms that they measure",
+    "tests/third_party": "packages of strangers, whose tests are run as theirs",
+    "tests/test_house.py": "the rules of all rooms",
+}
+REACHES: Mapping[tuple[str, str], str] = {
+    ("tests/cli/test_front.py", "mappa_core.plugins"): "what help must not load",
+    ("tests/cli/test_progress.py", "mappa.training.listener"): "progress is what a listener prints",
+    ("tests/cli/test_progress.py", "mappa.training.tracker_threads"): "progress tells of trackers that fail",
+    ("tests/cli/test_runs.py", "mappa.store.folder"): "whether a command has let go of a folder",
+    ("tests/downstream/test_packages.py", "mappa.cli.new"): "every kind of package that can be written",
+    ("tests/packaging/test_kubernetes.py", "mappa.session.builder"): "what a run of the manifest would lack",
+    ("tests/packaging/test_picture.py", "mappa.look.demo"): "the run that the picture shows",
+    ("plugins/mappa_calibration/tests/test_blind.py", "mappa_core.coaching.prompt"): "what a judge is asked",
+    ("plugins/mappa_calibration/tests/jury/test_jury.py", "mappa.look.cli.coach"): "the group of its command",
+    ("plugins/mappa_engine/tests/cluster/test_gpu_settings.py", "mappa.session.policies"): "policies of a recipe",
+    ("plugins/mappa_engine/tests/test_export.py", "mappa.store.checkpoint"): "a checkpoint to export from",
+    ("plugins/mappa_engine/tests/test_malformed_calls.py", "mappa.rollout.team"): "a malformed call in a team",
+    ("plugins/mappa_engine/tests/test_malformed_calls.py", "mappa_core.coaching.evidence"): "what a coach sees of it",
+    ("plugins/mappa_engine/tests/test_supervised.py", "mappa_core.credit.ragged"): "experience made by hand",
+    (
+        "plugins/mappa_sandbox/tests/test_fork_server.py",
+        "mappa_core.tools.owned_folder",
+    ): "the mark of a folder's owner",
+    ("plugins/mappa_sandbox/tests/test_load.py", "mappa_core.tools.owned_folder"): "the mark of a folder's owner",
+    ("plugins/mappa_sandboxfusion/tests/test_client.py", "mappa.testing.wire_server"): "answers that are no answers",
+}
+"""Modules of another room that a test imports, and what for."""
+
+
+def reaches(path: Path) -> set[tuple[str, str]]:
+    """The test and each module of this project that it imports though it stands beside another room."""
+    where = str(path.relative_to(ROOT))
+    if where.startswith(tuple(ANYWHERE)):
+        return set()
+    room = path.relative_to(ROOT).parts[1]
+    beside = tuple(f"{package}.{room}" for package in ("mappa_core", "mappa") if where.startswith("tests/"))
+    allowed = (*beside, "mappa.look.conformance")
+    modules = {name for name, _ in imported_modules(path) if name.partition(".")[0] in ("mappa_core", "mappa")}
+    return {
+        (where, name)
+        for name in modules - DOORS - VALUES
+        if not any(name == module or name.startswith(f"{module}.") for module in allowed)
+    }
+
+
+def test_tests_import_what_is_public_or_the_room_that_they_stand_beside():
+    """A test that needs more takes it from a fixture of its folder's conftest.py, or belongs beside another room."""
+    assert {reach for path in TESTS for reach in reaches(path)} == set(REACHES)

@@ -12,7 +12,7 @@ import click
 import msgspec
 import numpy as np
 
-from mappa.cli.progress import evaluation_line
+from mappa.cli.result_tables import evaluation_line
 from mappa.evaluation.heldout import Evaluation
 from mappa.evaluation.statistics import mean_interval, paired_gain
 from mappa.training.listener import Listener

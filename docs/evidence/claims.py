@@ -18,7 +18,7 @@ import click
 from arms import table
 from study import Study
 
-from mappa.cli.progress import format_share
+from mappa.cli.formats import format_share
 from mappa.look.across_seeds import holm
 from mappa.look.compare import PairComparison, PairFinding, compare_arms
 from mappa.look.run_results import RunResult, read_result

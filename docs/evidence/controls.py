@@ -15,7 +15,7 @@ import control_offers
 from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train
 from stored import TrainedRun, write_runs
 
-from mappa.cli.progress import format_share
+from mappa.cli.formats import format_share
 from mappa_core.plugins import load_plugins
 
 ARMS: Mapping[str, Callable[[int], tuple[str, ...]]] = {

@@ -22,7 +22,7 @@ import numpy as np
 from arms import evidence_options, seconds, table, train
 from stored import TrainedRun, write_runs
 
-from mappa.cli.progress import format_share
+from mappa.cli.formats import format_share
 from mappa.evaluation.heldout import Evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import paired_gain, share_interval

@@ -1,7 +1,7 @@
 """Does a failure flip where the coach's correction takes the place of the blamed action? Before training, and after it.
 
 Every seed trains the recipe's team. The held-out tasks are played by the start model and by the last checkpoint, and
-whom the coach blames in the failed plays is put to the proof as `mappa blame --prove` does: its correction replaces
+whom the coach blames in the failed plays is put to the proof as `mappa prove` does: its correction replaces
 the blamed action and the rest is played on; beside it a random action of the play is replaced the same way, and the
 blamed action is sampled anew. The coach is the rule coach of the recipe, which is shown the truth. Intervals are by
 task, over all seeds together, as the seeds share their tasks.

@@ -18,7 +18,7 @@ import click
 from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train
 from stored import TrainedRun, write_runs
 
-from mappa.cli.progress import format_share
+from mappa.cli.formats import format_share
 from mappa.config.compose import ComposedConfig
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.runs import RunReader

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from stored import write_simulation
 
-from mappa.cli.progress import format_share
+from mappa.cli.formats import format_share
 from mappa.statistics import wilson_interval
 from mappa_calibration.actions import ActionColumns, task_cluster
 from mappa_calibration.bias_model import BiasModel

@@ -113,5 +113,5 @@ def _missing_parts() -> Mapping[str, list[str]]:
             try:
                 version(package)
             except PackageNotFoundError:
-                missing[package].append(f"{kind} {', '.join(names)}")
+                missing[package].append(f"{kind} {', '.join(names).replace('.', ' ')}")
     return missing

@@ -43,10 +43,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Grade a recipe's start models, or a run's checkpoint, on held-out tasks.
+    """Grade start models, or a run's checkpoint, on held-out tasks.
 
-    Over K samples of a task, pass@K is the probability that any is right, avg@K their mean, majority@K the probability
-    that the most frequent answer is right. Fair counts a trajectory that was not finished as wrong; raw leaves it out.
+    Without --run the start models of the recipe are graded. Over K samples of a task, pass@K is the probability that
+    any is right, avg@K their mean, majority@K the probability that the most frequent answer is right. Fair counts a
+    trajectory that was not finished as wrong; raw leaves it out.
     """
     from mappa.cli.announce import announce_providers, announce_sandboxes
     from mappa.cli.console import Console

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mappa.cli.main import blocked_plugins, plugin_entry_points
+from mappa.cli.command_group import blocked_plugins, plugin_names
 from mappa.config.compose import ComposedConfig, compose
 from mappa_core.plugins import Registry, load_plugins
 
@@ -64,7 +64,7 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in plugin_entry_points(ctx) if name.startswith(incomplete)]
+    return [name for name in plugin_names(ctx) if name.startswith(incomplete)]
 
 
 def load_registry() -> Registry:

@@ -18,22 +18,20 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from mappa.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
-from mappa.cli.console import Console, Name
+from mappa.cli.console import Console
+from mappa.cli.formats import describe_tool_faults, format_count, format_duration, format_or_dash, format_percent
+from mappa.cli.result_tables import evaluation_line
+from mappa.cli.tables import agents_table
 from mappa.evaluation.heldout import Evaluation
 from mappa.rollout.counterfactual import CounterfactualBound
-from mappa.store.agent_columns import AGENT_COLUMNS, AgentSummary
 from mappa.store.iteration_report import IterationReport
 from mappa.training.listener import Listener, LoopPhase
 from mappa_core.credit.demonstrations import USED
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Interval, Sandbox, Step, Trajectory, Verdict
-
-EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
-"""Labels of the tasks of each part of an evaluation."""
+from mappa_core.records import Sandbox, Step, Trajectory, Verdict
 
 PHASE_LABELS: Mapping[LoopPhase, str] = {
     "evaluate": "evaluating", "collect": "collecting", "judge": "judging", "counterfactuals": "playing counterfactuals",
@@ -230,22 +228,6 @@ class _TimeLeft(TimeRemainingColumn):
         return Text.assemble("left ", remaining) if remaining.plain else remaining
 
 
-def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
-    """Build a table with one row per agent."""
-    table = columns_table("", *(column.title for column in AGENT_COLUMNS))
-    for agent, figures in agents.items():
-        table.add_row(Name(agent), *(column.cell(figures) for column in AGENT_COLUMNS))
-    return table
-
-
-def columns_table(*names: str, text: int = 1) -> Table:
-    """Build a plain table: the first `text` columns are for a `Name` each, the others for figures that stay whole."""
-    table = Table(box=None, header_style="dim")
-    for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place < text else "right", no_wrap=place >= text)
-    return table
-
-
 def show_alarms(console: Console, report: IterationReport) -> None:
     """Print a line per alarm and note of the coach, and per warning of a policy's health."""
     lines = [f"health, {warning.rule}: {warning}" for warning in report.warnings]
@@ -277,61 +259,3 @@ def iteration_headline(report: IterationReport) -> str:
     if report.corrections:
         words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")
     return "  ".join(words)
-
-
-def describe_tool_faults(lost: int, retries: int) -> list[str]:
-    """Describe the effects of tool failures, if there are any."""
-    counts = {"rollouts lost to failures of tools": lost, "retries of tool calls": retries}
-    return [f"{count} {what}" for what, count in counts.items() if count]
-
-
-def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
-    """Format an evaluation as one line: all figures with their intervals, and the failures. `played` describes the
-    rollouts, unless they are the held-out problems after some iterations."""
-    shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
-    after = format_count(evaluation.iteration, "iteration")
-    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {after}"
-    count = format_problem_count(len(evaluation.problems), evaluation.cluster_count, (evaluation.known,))
-    line = f"{what}: {shares} over {count}"
-    if evaluation.failures:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
-        line += f"; not finished: {kinds}"
-    return line
-
-
-def format_problem_count(problems: int, clusters: int | None, known: Sequence[int] = ()) -> str:
-    """Format the number of problems, the numbers of those that have a value where they are fewer, and the number of
-    clusters that the intervals are based on."""
-    fewer = " and ".join(dict.fromkeys(map(str, known))) + " of " if any(one < problems for one in known) else ""
-    return f"{fewer}{problems} problems" + ("" if clusters is None else f" in {clusters} clusters")
-
-
-def format_share(value: Interval | None, *, sign: bool = False) -> str:
-    """Format a share with its 95 % interval, in per cent; `sign` for a gain."""
-    if value is None:
-        return "-"
-    spec = "+.1f" if sign else ".1f"
-    if value.low is None or value.high is None:
-        return f"{100 * value.mean:{spec}} %"
-    return f"{100 * value.mean:{spec}} % [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"
-
-
-def format_percent(value: float | None) -> str:
-    """Format a share in per cent; a dash if there is none."""
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def format_or_dash(value: float | None, spec: str) -> str:
-    """Format a number; a dash if there is none."""
-    return "-" if value is None else format(value, spec)
-
-
-def format_count(count: int, what: str) -> str:
-    """Format a number of things; `what` is their name in the singular."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def format_duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""Held-out results as tables and JSON: the metric and the further figures, over all tasks and by stratum."""
+"""Held-out results as lines, tables and JSON: the metric and the further figures, over all tasks and by stratum."""
 
 from __future__ import annotations
 
@@ -9,11 +9,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console, Name
-from mappa.cli.progress import columns_table, evaluation_line, format_share
+from mappa.cli.formats import format_count, format_problem_count, format_share
+from mappa.cli.tables import columns_table
 from mappa.evaluation.heldout import Evaluation
 from mappa.runs.rows import RaisedWarning
 from mappa.store.summary import EvalSummary, SelectionSummary, StratumSummary
 from mappa_core.records import Interval
+
+EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
+"""Labels of the tasks of each part of an evaluation."""
+
+
+def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
+    """Format an evaluation as one line: all figures with their intervals, and the failures. `played` describes the
+    rollouts, unless they are the held-out problems after some iterations."""
+    shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
+    after = format_count(evaluation.iteration, "iteration")
+    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {after}"
+    count = format_problem_count(len(evaluation.problems), evaluation.cluster_count, (evaluation.known,))
+    line = f"{what}: {shares} over {count}"
+    if evaluation.failures:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
+        line += f"; not finished: {kinds}"
+    return line
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:

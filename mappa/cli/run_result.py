@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from mappa.cli.console import Console
-from mappa.cli.progress import agents_table, describe_tool_faults, format_count, format_or_dash, format_problem_count
+from mappa.cli.formats import describe_tool_faults, format_count, format_or_dash, format_problem_count
 from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
+from mappa.cli.tables import agents_table
 from mappa.runs.reader import RunReader
 from mappa.store.summary import CoachSummary, Summary
 from mappa.training.run import TrainResult

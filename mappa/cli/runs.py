@@ -11,7 +11,8 @@ import click
 from rich.markup import escape
 
 from mappa.cli.console import Console, Name, echo
-from mappa.cli.progress import agents_table, columns_table, format_percent, format_share
+from mappa.cli.formats import format_percent, format_share
+from mappa.cli.tables import agents_table, columns_table
 from mappa.runs.reader import RunReader
 from mappa.store.folder import is_in_use, list_run_folders
 from mappa.store.summary import Summary, read_summary

@@ -119,7 +119,7 @@ async def prove_blame(
                 Path(config.run.root),
                 None,
                 plugin=composed.plugin,
-                recipe=f"{composed.recipe}-blame",
+                recipe=f"{composed.recipe}-prove",
                 config=composed.to_yaml(),
             )
         )

@@ -1,5 +1,5 @@
 """The verdicts that count where an action has several: those of the run's own coach, or, of a run whose coach judged
-nothing (an imported one, or one whose verdicts all failed), the last ones that `mappa recoach` added."""
+nothing (an imported one, or one whose verdicts all failed), the last ones that `mappa judge` added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AgentVerdicts:
 
 def select_counted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Select those that count, given by arrival: of the run's own coach all, unless all of them failed, of `mappa
-    recoach` the last on each action that did not fail, if there is one."""
+    judge` the last on each action that did not fail, if there is one."""
     own = tuple(verdict for verdict in verdicts if verdict.phase != "again")
     again: dict[str, Verdict] = {}
     for verdict in verdicts:

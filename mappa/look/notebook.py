@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from mappa.cli.progress import RunProgress, format_problem_count, format_share
+from mappa.cli.formats import format_problem_count, format_share
+from mappa.cli.progress import RunProgress
 from mappa.evaluation.heldout import Evaluation
 from mappa.look.compare import Comparison, compare_arms, format_p, setting_notes
 from mappa.look.counted_verdicts import with_counted_verdicts

@@ -13,6 +13,7 @@ from mappa.config.compose import ComposedConfig, restore
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import mean_interval
+from mappa.look.blame_proof import SUCCESS
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
@@ -69,8 +70,9 @@ class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
     reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known; in
     `blamed_nobody` of them no verdict blames an agent. `handoffs` are the files of the team's contract.
-    `imported`: the rollouts come from a log. People name the guilty agent of `labelled` of them, whom some verdict
-    blames in `labels_met` of those."""
+    `imported`: the rollouts come from a log. `provable`: the run's own coach blames an agent in a play that the team
+    finished and that failed, so that `mappa prove` has something to replace. People name the guilty agent of
+    `labelled` of them, whom some verdict blames in `labels_met` of those."""
 
     folder: Path
     split: Split
@@ -83,6 +85,7 @@ class Diagnosis:
     agents: tuple[AgentDiagnosis, ...]
     handoffs: tuple[Handoff, ...]
     coach: CoachFigures
+    provable: bool
     imported: bool = False
     labelled: int = 0
     labels_met: int = 0
@@ -255,7 +258,15 @@ def diagnose(
         agents=tuple(_diagnose_agent(agent, trajectories, blame[agent], examples) for agent in roles),
         handoffs=summarize_handoffs(trajectories, roles, evaluation.metric),
         coach=count_verdicts(trajectories),
+        provable=any(_is_provable(one, evaluation.metric) for one in trajectories),
     )
+
+
+def _is_provable(trajectory: Trajectory, metric: str) -> bool:
+    if trajectory.error is not None or metric not in trajectory.outcome or trajectory.outcome[metric] > SUCCESS:
+        return False
+    agents = {step.agent for step in trajectory.steps}
+    return any(verdict.blame in agents and verdict.phase != "again" for verdict in trajectory.verdicts)
 
 
 def _is_unsuccessful(trajectory: Trajectory, metric: str) -> bool:

@@ -9,8 +9,8 @@ from inspect import getdoc
 
 import click
 
+from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
-from mappa.cli.progress import format_count
 from mappa.testing import PackageContract
 from mappa_core import InputError
 from mappa_core.hookspecs import PLUGIN_API_VERSION

@@ -48,7 +48,7 @@ def _check_reward(section: CoachSection) -> None:
         )
     if section.reward.get("again"):
         raise ConfigError(
-            "coach.reward.again: verdicts of `mappa recoach` come after training and reward nothing; give live or "
+            "coach.reward.again: verdicts of `mappa judge` come after training and reward nothing; give live or "
             "after the weight"
         )
 

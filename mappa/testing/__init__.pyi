@@ -7,6 +7,7 @@ from .fakes import ScriptedEngine as ScriptedEngine
 from .fakes import ScriptedSampler as ScriptedSampler
 from .packages import PackageContract as PackageContract
 from .packages import TransportPackageContract as TransportPackageContract
+from .packages import load_plugins as load_plugins
 from .play import play as play
 from .play import scenes_of as scenes_of
 from .shapers import ShaperContract as ShaperContract

@@ -13,7 +13,8 @@ from typing import Any
 
 from mappa.config.compose import compose
 from mappa_core.errors import MissingSetting
-from mappa_core.plugins import OfferKind, Plugin, Registry, load_plugins
+from mappa_core.plugins import OfferKind, Plugin, Registry
+from mappa_core.plugins import load_plugins as load_plugins
 
 
 class PackageContract:

@@ -254,7 +254,7 @@ class CaptureContract:
     """Captured exchanges with a provider: requests are sent, and answers read, as they were then. Subclass it; set
     `variable` (of the key), `folder` (`NAME.json` with `request` and `response`), `model` (that answered), `replies`
     and `faults` by name, `others` (names that no test here reads) and `counts` (of the token counter, with their
-    number); implement `transport`, `asked` and `messages`, and `sent` where this transport writes another body."""
+    number); implement `transport`, `request` and `messages`, and `sent` where this transport writes another body."""
 
     variable: str
     folder: Path
@@ -272,7 +272,7 @@ class CaptureContract:
         """Create a transport that asks the server at `url` as the captured request was asked."""
         raise NotImplementedError
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         """Return what was asked for by the captured body."""
         raise NotImplementedError
 
@@ -354,7 +354,7 @@ class CaptureContract:
         exchange = self.capture(name)
         was = exchange["request"]
         async with WireServer([answer_from_capture(exchange)]) as server:
-            outcome = await _ask(self.transport(was, server.url), self.asked(was["body"]))
+            outcome = await _ask(self.transport(was, server.url), self.request(was["body"]))
         (received,) = server.requests
         return outcome, received
 

@@ -157,7 +157,8 @@ class ProviderClient:
 
     async def _send(self, request: Request, tries: int, estimate: float) -> Reply | CallError:
         self._breaker.begin_call(_now())
-        # Read before the call: an overload that another call reports meanwhile has lowered the limit for this one, too.
+        # Read before the call: an overload that is reported while the call is under way has lowered the limit for this
+        # one, too.
         generation = self._concurrency.generation
         try:
             timeout_s = min(request.timeout_s, self._limits.timeout_s)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from mappa_core.errors import CallError
-from mappa_core.protocols import Reply, Request
-from mappa_core.records import Message, Usage
+from mappa_core import Message, Usage
+from mappa_core.transport import CallError, Reply, Request
 
 
 def reply(text: str = "yes", **fields: Any) -> Reply:

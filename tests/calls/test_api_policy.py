@@ -6,14 +6,24 @@ from random import Random
 import pytest
 from omegaconf import OmegaConf
 
+from mappa.testing import load_plugins
+from mappa_core import (
+    Completion,
+    ConfigError,
+    Message,
+    Offer,
+    PluginError,
+    PromptTooLong,
+    Sampling,
+    ToolCall,
+    ToolSpec,
+    hookimpl,
+)
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions, CallLimits, Price
-from mappa_core.defaults import policy_from_transport
-from mappa_core.errors import CallError, ConfigError, PluginError, PromptTooLong
-from mappa_core.hookspecs import Offer
-from mappa_core.protocols import Sampler
-from mappa_core.records import Completion, Message, Sampling, ToolCall, ToolSpec
+from mappa_core.engine import Sampler
+from mappa_core.transport import CallError
 
 
 def says(role: str, content: str, **more) -> Message:
@@ -39,19 +49,19 @@ def shown(policy, *messages: Message) -> list[tuple[str, str]]:
 # What the model is shown.
 
 
-def test_turns_that_are_turns_stay_as_they_are(policy):
+def test_alternating_turns_are_sent_unchanged(policy):
     messages = (says("system", "s"), says("user", "a"), says("assistant", "b"), says("user", "  c\n"))
     assert policy.render(messages) == messages
 
 
-def test_what_stands_together_of_one_role_is_joined(policy):
+def test_consecutive_messages_of_one_role_are_joined(policy):
     assert shown(policy, says("system", "s"), says("system", "t"), says("user", "a"), says("user", "b")) == [
         ("system", "s\n\nt"),
         ("user", "a\n\nb"),
     ]
 
 
-def test_a_later_system_message_becomes_the_users(policy):
+def test_later_system_message_becomes_part_of_the_user_message(policy):
     said = (says("system", "s"), says("user", "a"), says("system", "now shorter"), says("assistant", "b"))
     assert shown(policy, *said) == [("system", "s"), ("user", "a\n\nnow shorter"), ("assistant", "b")]
     assert shown(policy, says("user", "a"), says("system", "b")) == [("user", "a\n\nb")]
@@ -76,7 +86,7 @@ def test_calls_become_text_and_think_text_stays_out(policy):
     assert shown(policy, *said)[1] == ("assistant", 'Call of the tool calculator:\n\n{"expression": "1 + 1"}')
 
 
-def test_what_is_empty_is_left_out(policy):
+def test_empty_messages_are_left_out(policy):
     said = (says("system", " "), says("user", "a"), says("assistant", ""), says("user", "b"), says("assistant", "\n"))
     assert shown(policy, *said) == [("user", "a\n\nb")]
 
@@ -105,7 +115,7 @@ def test_an_action_is_text_without_tokens(travel, scripted, answer):
     assert (completion.usage.calls, completion.usage.prompt_tokens, completion.usage.usd) == (1, 100, None)
 
 
-def test_the_temperature_is_sent_where_the_options_say_so(travel, scripted, answer):
+def test_temperature_is_sent_if_the_option_is_set(travel, scripted, answer):
     transport = scripted(answer())
     completion = travel(policy_over(transport, send_temperature=True).sample(PROMPT, Sampling(temperature=0.0)))
     assert transport.requests[0].temperature == completion.temperature == 0.0
@@ -141,7 +151,7 @@ def test_a_distribution_that_is_cut_is_refused(travel, policy, cut):
         ("<think>never ends", "", "never ends"),
     ],
 )
-def test_think_text_stands_apart(policy, text, content, reasoning):
+def test_think_text_becomes_the_reasoning_of_the_reply(policy, text, content, reasoning):
     completion = Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")
     assert policy.reply(completion) == says("assistant", content, reasoning=reasoning)
 
@@ -165,6 +175,17 @@ class ClashingOptions:
     limits: int = 3
 
 
+def policy_offer(transport):
+    """The policy that core offers for a plugin's transport."""
+
+    class Plugin:
+        @hookimpl
+        def mappa_transports(self):
+            yield transport
+
+    return load_plugins(only=(), modules={"wires": Plugin()}).offer("policies", transport.name)
+
+
 def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
     built = []
 
@@ -172,7 +193,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
         built.append(options)
         return scripted(answer())
 
-    offer = policy_from_transport(Offer("gemini", build, WireOptions))
+    offer = policy_offer(Offer("gemini", build, WireOptions))
     assert offer.name == "gemini"
     assert is_dataclass(offer.options)
     chosen = OmegaConf.to_object(
@@ -193,14 +214,14 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
     travel(policy.close())
 
 
-def test_a_transport_without_options_has_those_of_core():
-    assert fields(policy_from_transport(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
+def test_policy_of_a_transport_without_options_has_the_options_of_core():
+    assert fields(policy_offer(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [(ClashingOptions, "ClashingOptions has the option 'limits'"), (FrozenOptions, "are a plain dataclass")],
 )
-def test_options_that_cannot_be_added_to_are_refused(options, message):
+def test_transport_options_that_clash_or_are_frozen_are_refused(options, message):
     with pytest.raises(PluginError, match=message):
-        policy_from_transport(Offer("odd", lambda chosen: None, options))
+        policy_offer(Offer("odd", lambda chosen: None, options))

@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 FAULT = CallError("server", "500 of example.org")
 
@@ -17,7 +17,7 @@ def is_open(breaker: CircuitBreaker, now: float) -> bool:
     return False
 
 
-def test_it_opens_after_so_many_failures_in_a_row_and_rests():
+def test_breaker_opens_after_consecutive_failures_and_rests():
     breaker = CircuitBreaker("gemini", failures=3, rest_s=30.0)
     breaker.record_failure(FAULT, 0.0)
     breaker.record_failure(FAULT, 1.0)
@@ -35,7 +35,7 @@ def test_an_answer_ends_the_row():
         breaker.record_success()
 
 
-def test_half_open_it_lets_one_call_try():
+def test_half_open_breaker_admits_one_call():
     breaker = CircuitBreaker("gemini", failures=1, rest_s=30.0)
     breaker.record_failure(FAULT, 0.0)
     breaker.begin_call(30.0)
@@ -46,7 +46,7 @@ def test_half_open_it_lets_one_call_try():
     breaker.begin_call(31.0)
 
 
-def test_a_probe_that_fails_opens_it_again():
+def test_failed_probe_opens_the_breaker_again():
     breaker = CircuitBreaker("gemini", failures=4, rest_s=30.0)
     for _ in range(4):
         breaker.record_failure(FAULT, 0.0)
@@ -55,7 +55,7 @@ def test_a_probe_that_fails_opens_it_again():
     assert [is_open(breaker, now) for now in (60.0, 64.9, 65.0)] == [True, True, False]
 
 
-def test_a_probe_that_is_never_answered_is_followed_by_another():
+def test_unanswered_probe_is_followed_by_a_second_probe():
     breaker = CircuitBreaker("gemini", failures=1, rest_s=30.0)
     breaker.record_failure(FAULT, 0.0)
     breaker.begin_call(40.0)
@@ -68,7 +68,7 @@ def refusal(breaker: CircuitBreaker, now: float) -> CallError:
     return caught.value
 
 
-def test_it_says_who_how_often_how_long_and_why():
+def test_error_of_an_open_breaker_names_provider_failures_pause_and_reason():
     breaker = CircuitBreaker("gemini", failures=2, rest_s=30.0)
     breaker.record_failure(CallError("timeout", "no reply within 60 s"), 0.0)
     breaker.record_failure(FAULT, 0.0)
@@ -79,7 +79,7 @@ def test_it_says_who_how_often_how_long_and_why():
     assert refusal(breaker, 10.0).retry_after_s == 20.0
 
 
-def test_it_says_the_same_for_as_long_as_it_is_not_closed():
+def test_error_stays_the_same_until_the_breaker_closes():
     breaker = CircuitBreaker("gemini", failures=2, rest_s=30.0)
     later = CallError("timeout", "no reply within 60 s")
     said = set()

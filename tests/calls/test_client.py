@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.calls.client import OUTAGES, RETRYABLE, THROTTLING, ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
-from mappa_core.errors import CallError, CallFault, ConfigError
-from mappa_core.protocols import Provider, Reply
+from mappa_core.transport import CallError, CallFault, Provider, Reply
 
 FAULTS: tuple[CallFault, ...] = get_args(CallFault)
 
@@ -41,7 +41,7 @@ async def outcome(call) -> str | CallError:
         return fault
 
 
-def test_a_cap_that_is_reached_while_calls_wait_for_their_turn_is_kept(travel, scripted, answer, ask):
+def test_waiting_calls_are_not_sent_once_the_spending_cap_is_reached(travel, scripted, answer, ask):
     caller, ledger = (
         caller_of(scripted(answer(), latency=1.0), Price(input=100.0, output=100.0), concurrency=1),
         Ledger(0.05),
@@ -67,7 +67,7 @@ def test_a_cap_that_is_reached_while_calls_wait_for_their_turn_is_kept(travel, s
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_only_what_may_pass_is_tried_again(travel, scripted, answer, ask, kind):
+def test_only_transient_faults_are_retried(travel, scripted, answer, ask, kind):
     transport = scripted(CallError(kind, "no"), answer())
     got = travel(outcome(caller_of(transport).complete(ask())))
     again = kind in ("rate_limit", "overloaded", "server", "timeout", "connection", "garbled")
@@ -75,7 +75,7 @@ def test_only_what_may_pass_is_tried_again(travel, scripted, answer, ask, kind):
     assert got == "yes" if again else got.kind == kind
 
 
-def test_every_fault_is_of_one_sort():
+def test_kinds_of_faults_overlap_only_as_intended():
     assert RETRYABLE >= THROTTLING
     assert set(FAULTS) >= RETRYABLE | OUTAGES
     assert {"key", "quota", "model"} == OUTAGES - RETRYABLE
@@ -100,7 +100,7 @@ def test_waits_are_jittered_in_full(seed, tries):
     assert 0.0 <= caller._backoff_s(tries) <= min(10.0, 0.25 * 4 ** (tries - 1))
 
 
-def test_a_retry_after_of_no_time_does_not_burn_the_attempts(travel, scripted, answer, ask):
+def test_retry_after_of_zero_seconds_still_waits_between_attempts(travel, scripted, answer, ask):
     transport = scripted(*[CallError("overloaded", "529", retry_after_s=0.0)] * 2, answer())
     assert travel(caller_of(transport).complete(ask())).text == "yes"
     assert transport.times == about(0.0, 0.25, 1.25)
@@ -114,7 +114,7 @@ def test_retry_after_is_kept_to_the_moment(travel, scripted, answer, ask):
 
 
 @pytest.mark.parametrize("kind", sorted(RETRYABLE))
-def test_retry_after_holds_the_others_back_too(travel, scripted, answer, ask, kind):
+def test_retry_after_delays_all_calls_of_the_provider(travel, scripted, answer, ask, kind):
     transport = scripted(CallError(kind, "later", retry_after_s=5.0), answer())
 
     async def main():
@@ -130,7 +130,7 @@ def test_retry_after_holds_the_others_back_too(travel, scripted, answer, ask, ki
     assert sorted(transport.times) == about(0.0, 5.0, 5.0, 5.0, 6.0)
 
 
-def test_a_later_retry_after_prolongs_the_wait_of_everyone(travel, scripted, answer, ask):
+def test_later_retry_after_prolongs_the_wait_of_all_calls(travel, scripted, answer, ask):
     faults = [CallError("rate_limit", "a", retry_after_s=5.0), CallError("rate_limit", "b", retry_after_s=9.0)]
     transport = scripted(*faults, answer(), latency=1.0)
 
@@ -177,12 +177,12 @@ def test_a_server_that_accepts_and_never_answers_is_a_timeout(travel, scripted, 
     assert transport.times == about(0.0, 45.25)
 
 
-def test_the_shorter_of_both_deadlines_holds(travel, scripted, answer, ask):
+def test_call_times_out_at_its_own_shorter_deadline(travel, scripted, answer, ask):
     got = travel(outcome(caller_of(scripted(answer(), latency=31.0), attempts=1, timeout_s=30.0).complete(ask())))
     assert str(got) == "timeout: no reply within 30 s"
 
 
-def test_the_deadline_is_of_the_call_and_not_of_its_wait_in_line(travel, scripted, answer, ask):
+def test_deadline_of_a_call_excludes_its_wait_for_a_slot(travel, scripted, answer, ask):
     transport = scripted(answer(), latency=50.0)
 
     async def main():
@@ -197,7 +197,7 @@ def test_the_deadline_is_of_the_call_and_not_of_its_wait_in_line(travel, scripte
 
 
 @pytest.mark.parametrize("bug", [TimeoutError("of the socket"), KeyError("choices"), RuntimeError("closed")])
-def test_a_bug_of_the_transport_goes_through_as_it_is_and_keeps_no_slot(travel, scripted, answer, ask, bug):
+def test_exception_of_a_transport_is_raised_unchanged_and_frees_its_slot(travel, scripted, answer, ask, bug):
     async def main():
         caller = caller_of(scripted(bug, bug, answer()), concurrency=1)
         for _ in range(2):
@@ -237,7 +237,7 @@ def test_whatever_happens_no_slot_is_lost_and_never_are_more_under_way(travel, s
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_fewer_calls_at_once_after_too_many(travel, scripted, answer, ask, kind):
+def test_rate_limit_error_reduces_concurrency(travel, scripted, answer, ask, kind):
     transport = scripted(*[CallError(kind, "no")] * 8, answer(), latency=1.0)
 
     async def main():
@@ -251,7 +251,7 @@ def test_fewer_calls_at_once_after_too_many(travel, scripted, answer, ask, kind)
     assert slots.limit == (7 if kind in ("rate_limit", "overloaded") else 8)
 
 
-def test_never_more_at_once_than_the_recipe_says(travel, scripted, answer, ask):
+def test_concurrency_never_exceeds_the_configured_limit(travel, scripted, answer, ask):
     transport = scripted(answer(), latency=1.0)
 
     async def main():
@@ -300,7 +300,7 @@ def test_calls_in_batches_have_no_limits_but_attempts(travel, scripted, answer, 
 
     replies = travel(main())
     assert transport.most_at_once == 1000
-    assert sorted(one.usage.calls for one in replies) == [1] * 900 + [2] * 100
+    assert sorted(reply.usage.calls for reply in replies) == [1] * 900 + [2] * 100
 
 
 def test_other_transports_need_no_record_of_batches(scripted, answer, tmp_path):
@@ -313,7 +313,7 @@ def test_other_transports_need_no_record_of_batches(scripted, answer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_what_opens_the_breaker(travel, scripted, ask, kind):
+def test_only_faults_of_the_provider_open_the_breaker(travel, scripted, ask, kind):
     transport = scripted(CallError(kind, "no"))
 
     async def main():
@@ -331,7 +331,7 @@ def test_what_opens_the_breaker(travel, scripted, ask, kind):
         assert kinds == [kind] * 12
 
 
-def test_one_hiccup_that_fails_all_calls_under_way_does_not_open_it(travel, scripted, answer, ask):
+def test_simultaneous_failures_do_not_open_the_breaker(travel, scripted, answer, ask):
     transport = scripted(*[CallError("connection", "reset")] * 64, answer(), latency=0.2)
 
     async def main():
@@ -341,7 +341,7 @@ def test_one_hiccup_that_fails_all_calls_under_way_does_not_open_it(travel, scri
     assert travel(main()) == ["yes"] * 200
 
 
-def test_after_its_rest_one_call_tries_and_its_reply_lets_all_go_on(travel, scripted, answer, ask):
+def test_one_successful_call_after_the_pause_closes_the_breaker(travel, scripted, answer, ask):
     transport = scripted(*[CallError("key", "401")] * 3, answer(stop="blocked"), answer(), latency=1.0)
 
     async def main():
@@ -362,7 +362,7 @@ def test_after_its_rest_one_call_tries_and_its_reply_lets_all_go_on(travel, scri
     ]
 
 
-def test_calls_in_line_are_not_sent_to_a_provider_that_was_found_out_of_order(travel, scripted, ask):
+def test_waiting_calls_are_not_sent_once_the_breaker_opens(travel, scripted, ask):
     transport = scripted(CallError("key", "401"), latency=1.0)
 
     async def main():
@@ -373,7 +373,7 @@ def test_calls_in_line_are_not_sent_to_a_provider_that_was_found_out_of_order(tr
     assert len(transport.times) == 4
 
 
-def test_nobody_waits_in_line_for_a_provider_that_is_left_alone(travel, scripted, ask):
+def test_calls_fail_at_once_while_the_breaker_is_open(travel, scripted, ask):
     transport = scripted(CallError("key", "401"))
 
     async def main():
@@ -391,7 +391,7 @@ def test_nobody_waits_in_line_for_a_provider_that_is_left_alone(travel, scripted
 # What comes back.
 
 
-def test_a_reply_says_how_many_calls_it_took_and_what_it_cost(travel, scripted, answer, ask):
+def test_reply_reports_its_calls_and_cost(travel, scripted, answer, ask):
     transport = scripted(CallError("garbled", "<html>"), CallError("server", "502"), answer())
     caller = caller_of(transport, price=Price(input=3.0, output=15.0, cached=0.3))
     usage = travel(caller.complete(ask())).usage
@@ -402,7 +402,7 @@ def test_a_reply_says_how_many_calls_it_took_and_what_it_cost(travel, scripted, 
 
 
 @pytest.mark.parametrize("priced", [True, False])
-def test_what_is_not_known_of_the_usage_stays_unknown(travel, scripted, answer, ask, priced):
+def test_unknown_fields_of_the_usage_stay_unknown(travel, scripted, answer, ask, priced):
     caller = caller_of(scripted(answer(usage=None)), price=Price(input=3.0, output=15.0) if priced else None)
     usage = travel(caller.complete(ask())).usage
     assert (usage.calls, usage.prompt_tokens, usage.usd) == (1, None, None)
@@ -420,7 +420,7 @@ def test_the_provider_is_named(scripted, answer):
     assert not caller_of(scripted(answer())).provider.priced
 
 
-def test_the_counter_is_asked_once_within_slots_and_deadline(travel, scripted, answer, ask):
+def test_token_count_is_one_call_within_slots_and_deadline(travel, scripted, answer, ask):
     messages = ask(40).messages
 
     async def thrice(caller):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.calls.errors import ErrorBody, ErrorParser, fault_from_status, one_line, retry_after
 from mappa_core.calls.secret import Secret
-from mappa_core.errors import CallFault, ConfigError
+from mappa_core.transport import CallFault
 
 KEY = "sk-ant/PLANTED+0123456789=="
 
@@ -165,14 +166,14 @@ def test_a_key_in_place_of_the_name_of_its_variable_is_not_shown():
         f"{KEY}{KEY}, {KEY.lower()}",
     ],
 )
-def test_a_message_that_quotes_the_key_hides_it(secret, quoted):
+def test_key_quoted_in_an_error_message_is_hidden(secret, quoted):
     hidden = secret.hide(f"401: {quoted}")
     assert "planted" not in hidden.lower()
     assert "[GEMINI_API_KEY]" in hidden
     assert hidden.startswith("401: ")
 
 
-def test_a_message_is_one_line_of_bounded_length_and_is_cut_after_it_is_hidden(secret):
+def test_error_message_is_cut_to_one_bounded_line_after_the_key_is_hidden(secret):
     assert secret.hide("<html>\n  <body>  502 </body>\n") == "<html> <body> 502 </body>"
     text = "x" * 490 + KEY
     assert secret.hide(text) == "x" * 490 + "[GEMINI_A…"
@@ -186,7 +187,7 @@ def test_a_line_is_bounded_and_without_breaks(text, limit):
     assert line.splitlines() == [line][: bool(line)]
 
 
-def test_an_answer_is_scrubbed_of_the_key_and_of_nothing_else(secret):
+def test_only_the_key_is_removed_from_an_answer(secret):
     text = "x" * 999 + f'\n  "{KEY}", {KEY.lower()}\n'
     assert secret.scrub(text) == "x" * 999 + f'\n  "[GEMINI_API_KEY]", {KEY.lower()}\n'
 
@@ -232,6 +233,6 @@ def test_any_body_may_tell_of_an_error(body):
         assert message.startswith(f"status {status or 200}: ")
 
 
-def test_a_code_stands_for_the_status_of_an_error_with_status_200():
+def test_error_code_in_a_body_with_status_200_decides_the_fault():
     assert ErrorParser()(None, '{"error": {"message": "No.", "code": 429}}') == ("rate_limit", "status 200: No.")
     assert ErrorParser()(None, '{"error": {"message": "No.", "code": "odd"}}') == ("server", "status 200: No.")

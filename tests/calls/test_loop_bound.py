@@ -45,20 +45,20 @@ def test_a_client_is_made_once_and_closed_once(bound):
     assert first.closed == 1
 
 
-def test_what_was_never_used_is_closed_without_being_made():
+def test_unused_client_is_closed_without_being_created():
     def never() -> Client:
         raise AssertionError
 
     asyncio.run(LoopBound(never, Client.close).close())
 
 
-def test_after_close_it_is_made_anew_in_any_event_loop(bound):
+def test_closed_client_is_created_anew_in_any_event_loop(bound):
     first, second = (asyncio.run(use_and_close(bound)) for _ in range(2))
     assert first is not second
     assert (first.closed, second.closed) == (1, 1)
 
 
-def test_a_second_event_loop_is_refused_until_it_is_closed(bound):
+def test_client_refuses_a_second_event_loop_until_closed(bound):
     with asyncio.Runner() as runner:
         client = runner.run(use(bound))
         with pytest.raises(RuntimeError, match="this transport is open in another event loop: close it there"):

@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from mappa_core.calls.errors import ErrorParser
 from mappa_core.calls.parse import decode_answer, join_details, map_stop_reason, parse_usage
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 
 class Answer(Struct):
@@ -13,7 +13,7 @@ class Answer(Struct):
     model: str | None = None
 
 
-def test_an_answer_is_decoded_and_what_nobody_asked_for_ignored():
+def test_answer_is_decoded_and_unknown_fields_are_ignored():
     assert decode_answer('{"text": "yes", "id": 7}', Answer) == Answer(text="yes")
 
 
@@ -41,7 +41,7 @@ def test_a_long_answer_is_quoted_in_part():
     assert len(str(caught.value)) < 600
 
 
-def test_an_end_that_is_not_known_is_no_reply():
+def test_unknown_stop_reason_is_an_error():
     known = {"stop": "end", "content_filter": "blocked"}
     assert [map_stop_reason(reason, known) for reason in known] == ["end", "blocked"]
     for reason in (None, "abort", "x" * 9999):

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mappa_core import Usage
 from mappa_core.calls.options import Price, charged_price
-from mappa_core.records import Usage
 
 DEAR = Price(input=3.0, output=15.0, cached=0.3)
 PLAIN = Price(input=2.0, output=8.0)
@@ -44,7 +44,7 @@ def test_cost_by_hand(price, usage, usd):
         (PLAIN, used(None, None, None)),
     ],
 )
-def test_a_cost_that_needs_what_is_unknown_is_unknown(price, usage):
+def test_cost_is_unknown_if_a_needed_count_is_unknown(price, usage):
     assert price.cost(usage) is None
 
 
@@ -53,7 +53,7 @@ def test_thinking_is_part_of_the_completion_and_not_paid_twice():
     assert DEAR.cost(usage) == pytest.approx(1500e-6)
 
 
-def test_what_a_batch_costs_by_hand():
+def test_cost_of_a_batch_by_hand():
     half, no_batches = SimpleNamespace(price_share=0.5), None
     assert charged_price(SimpleNamespace(price=DEAR, batch_api=half)) == Price(input=1.5, output=7.5, cached=0.15)
     assert charged_price(SimpleNamespace(price=PLAIN, batch_api=half)) == Price(input=1.0, output=4.0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
-from mappa_core.errors import CallError
+from mappa_core.transport import CallError
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ calls = st.builds(Call, tenths, tenths, tenths.map(lambda s: s + 0.05), st.sampl
 
 @settings(deadline=None)
 @given(st.lists(calls, max_size=40), st.integers(1, 6))
-def test_never_more_at_once_than_slots_and_none_is_lost(travel, calls, most):
+def test_calls_never_exceed_the_slots_and_no_slot_is_lost(travel, calls, most):
     slots = ConcurrencyLimiter(most)
     under_way: set[int] = set()
     came: list[int] = []
@@ -72,7 +72,7 @@ def test_never_more_at_once_than_slots_and_none_is_lost(travel, calls, most):
     assert set(came) - set(began) <= given_up
 
 
-def test_a_slot_that_is_handed_to_someone_who_gives_up_in_the_same_moment_goes_to_the_next(travel):
+def test_slot_handed_to_a_cancelled_call_goes_to_the_next_call(travel):
     async def main():
         slots = ConcurrencyLimiter(1)
         await slots.acquire()
@@ -99,7 +99,7 @@ def test_slots_are_halved_once_for_all_calls_that_were_under_way_together():
     assert slots.limit == 1
 
 
-def test_after_a_cut_nobody_begins_before_enough_have_ended(travel):
+def test_no_call_begins_after_a_cut_until_enough_calls_have_ended(travel):
     async def main():
         slots = ConcurrencyLimiter(8)
         for _ in range(8):
@@ -117,7 +117,7 @@ def test_after_a_cut_nobody_begins_before_enough_have_ended(travel):
     assert travel(main()) == [0, 0, 0, 0, 1, 2, 3]
 
 
-async def test_slots_grow_fast_to_where_it_was_too_much_and_slowly_beyond():
+async def test_slots_grow_fast_up_to_the_last_overload_and_slowly_beyond():
     slots = ConcurrencyLimiter(100)
     slots.record_overload(0)
     limits = []
@@ -157,7 +157,7 @@ async def passing(pace: RateLimiter, estimates: list[float]) -> list[float]:
     return await asyncio.gather(*(one(estimate) for estimate in estimates))
 
 
-def test_a_minutes_worth_of_requests_goes_at_once_and_the_others_evenly(travel):
+def test_requests_of_one_minute_start_at_once_and_later_requests_evenly(travel):
     times = travel(passing(RateLimiter(30, None), [0] * 34))
     assert times == pytest.approx([0.0] * 30 + [2.0, 4.0, 6.0, 8.0], abs=1e-6)
 
@@ -168,13 +168,13 @@ def test_a_large_call_is_not_overtaken_by_small_ones(travel):
     assert times == pytest.approx([0.0, 30.0, 31.0, 32.0], abs=1e-6)
 
 
-def test_a_call_larger_than_the_bucket_leaves_the_rest_to_those_after_it(travel):
+def test_call_larger_than_the_bucket_delays_the_calls_after_it(travel):
     # The second takes the full bucket when it is empty, at 60 s, and leaves 300 to the third: 30 s, and its own 1 s.
     times = travel(passing(RateLimiter(None, 600), [600, 900, 10]))
     assert times == pytest.approx([0.0, 60.0, 91.0], abs=1e-6)
 
 
-def test_what_a_call_took_beyond_its_estimate_is_paid_by_those_after_it(travel):
+def test_tokens_beyond_the_estimate_delay_later_calls(travel):
     async def main():
         pace = RateLimiter(None, 600)
         await pace.acquire(400)
@@ -187,7 +187,7 @@ def test_what_a_call_took_beyond_its_estimate_is_paid_by_those_after_it(travel):
     assert travel(main()) == pytest.approx(10.0)
 
 
-def test_whoever_gives_up_in_the_bucket_takes_nothing_from_it(travel):
+def test_cancelled_call_takes_no_tokens_from_the_bucket(travel):
     async def main():
         pace = RateLimiter(60, 600)
         await passing(pace, [600])

@@ -31,12 +31,12 @@ PARTS = st.sampled_from(["<think>", "</think>", "<reasoning>", "</reasoning>", "
         ("<b>bold</b>", None, "<b>bold</b>"),
     ],
 )
-def test_think_text_stands_apart(text, thought, said):
+def test_think_text_is_split_from_the_reply(text, thought, said):
     assert split_reasoning(text) == (thought, said)
 
 
 @given(st.lists(PARTS, max_size=12).map("".join))
-def test_what_is_said_is_the_end_of_the_text(text):
+def test_reply_is_the_end_of_the_text_after_the_think_text(text):
     thought, said = split_reasoning(text)
     assert text.endswith(said)
     if thought is None:
@@ -45,7 +45,7 @@ def test_what_is_said_is_the_end_of_the_text(text):
         assert thought in text[: len(text) - len(said)]
 
 
-def test_a_reply_of_nothing_but_white_space_takes_no_time():
+def test_reply_of_white_space_is_split_in_linear_time():
     """With a search from every space it would take hours."""
     text = " " * 1_000_000
     assert split_reasoning(text) == (None, text)

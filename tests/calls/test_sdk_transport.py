@@ -41,7 +41,7 @@ async def raising(error: Exception) -> None:
     raise error
 
 
-async def test_an_error_of_the_client_is_a_fault_without_it_and_without_the_key() -> None:
+async def test_client_error_becomes_a_fault_without_cause_and_without_the_key() -> None:
     transport = Small(Secret(KEY, "JUDGE_KEY"))
     with pytest.raises(CallError, match=r"^connection: not with \[JUDGE_KEY\]$") as caught:
         await transport._send(raising(Refused(f"not with {KEY}")))
@@ -63,7 +63,7 @@ def test_a_status_is_classified_by_the_providers_own_rule() -> None:
     assert own._status_fault(429, {}, body).kind == "quota"
 
 
-async def test_it_says_whom_it_calls_and_closes_its_client() -> None:
+async def test_transport_names_model_and_host_and_closes_its_client() -> None:
     transport = Small()
     assert (transport.model, transport.host, await transport.count(())) == ("m", "judge.example:8443", None)
     assert (transport._reveal("none"), transport._scrub(KEY)) == ("none", KEY)
@@ -74,7 +74,7 @@ async def test_it_says_whom_it_calls_and_closes_its_client() -> None:
 
 
 @pytest.mark.parametrize("url", ["judge.example", "ftp://judge.example", "https://", "https://a:b@judge.example"])
-def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+def test_malformed_base_url_is_refused(url: str) -> None:
     check_base_url("judge", "http://judge.example/v1", path="/v1")
     with pytest.raises(ConfigError, match=r"^judge: base_url: must be http\(s\)://HOST/v1, with no name or password"):
         check_base_url("judge", url, path="/v1")

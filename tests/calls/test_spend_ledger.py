@@ -2,16 +2,16 @@
 
 import pytest
 
+from mappa_core import Usage
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.errors import CallError
-from mappa_core.records import Usage
+from mappa_core.transport import CallError
 
 
 def paid(usd: float | None, calls: int = 1) -> Usage:
     return Usage(calls=calls, usd=usd)
 
 
-def test_it_adds_up_and_stops_at_the_cap():
+def test_ledger_sums_costs_and_stops_at_the_cap():
     ledger = Ledger(1.0)
     ledger.check()
     ledger.add(paid(0.25))
@@ -28,7 +28,7 @@ def test_it_adds_up_and_stops_at_the_cap():
     assert str(again.value) == str(caught.value) == "spend: coach.spend_usd=1 is reached"
 
 
-def test_a_resumed_run_goes_on_from_what_it_had_spent():
+def test_resumed_run_continues_from_its_former_spending():
     ledger = Ledger(1.0)
     ledger.add(paid(0.75, calls=24))
     ledger.add(paid(None))
@@ -38,7 +38,7 @@ def test_a_resumed_run_goes_on_from_what_it_had_spent():
         ledger.check()
 
 
-def test_what_is_unknown_makes_the_sum_unknown():
+def test_unknown_cost_makes_the_sum_unknown():
     ledger = Ledger(None)
     assert ledger.total_usd == 0.0
     ledger.add(paid(0.25))
@@ -46,21 +46,21 @@ def test_what_is_unknown_makes_the_sum_unknown():
     assert ledger.total_usd is None
 
 
-def test_a_verdict_that_nobody_was_asked_for_costs_nothing():
+def test_verdict_without_a_call_costs_nothing():
     ledger = Ledger(1.0)
     ledger.add(None)
     ledger.check()
     assert ledger.total_usd == 0.0
 
 
-def test_without_a_cap_nothing_stops():
+def test_ledger_without_a_cap_never_stops():
     ledger = Ledger(None)
     ledger.add(paid(1e9))
     ledger.add(paid(None))
     ledger.check()
 
 
-def test_for_the_cap_what_is_unknown_counts_as_the_dearest_that_is_known():
+def test_unknown_cost_counts_as_the_highest_known_cost_against_the_cap():
     ledger = Ledger(1.0)
     ledger.add(paid(0.25))
     ledger.add(paid(0.125))
@@ -72,14 +72,14 @@ def test_for_the_cap_what_is_unknown_counts_as_the_dearest_that_is_known():
         ledger.check()
 
 
-def test_a_cap_that_cannot_be_kept_as_no_cost_is_known_says_so():
+def test_cap_without_any_known_cost_is_an_error():
     ledger = Ledger(1.0)
     ledger.add(paid(None))
     with pytest.raises(CallError, match=r"spend: coach\.spend_usd=1 cannot be kept: what the calls took is not known"):
         ledger.check()
 
 
-def test_a_call_that_was_shared_among_several_verdicts_counts_in_full():
+def test_shared_call_of_several_verdicts_counts_in_full():
     ledger = Ledger(1.0)
     for calls in (1, 0, 0, 0):
         ledger.add(paid(0.125, calls=calls))
@@ -91,7 +91,7 @@ def test_a_call_that_was_shared_among_several_verdicts_counts_in_full():
         ledger.check()
 
 
-def test_what_is_left_of_the_cap():
+def test_rest_of_the_cap_counts_unknown_costs_as_the_highest():
     ledger = Ledger(1.0)
     assert Ledger(None).left_usd is None
     assert ledger.left_usd == 1.0

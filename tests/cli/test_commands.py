@@ -7,8 +7,8 @@ import json
 import pytest
 
 from mappa.cli import main
-from mappa.config.compose import restore
-from mappa_core.plugins import load_plugins
+from mappa.sessions import restore
+from mappa.testing import load_plugins
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_plugins_shows_versions_offers_recipes_and_what_is_broken(acme, out):
     text = out("plugins")
     assert "acme  acme-team 2.5.0" in text
     assert "coaches     acme_coach, acme_other" in text
-    assert "acme/tiny" in text and "mappa acme hello" in text
+    assert "acme/tiny" in text and "commands    mappa acme\n" in text
     assert "broken      ModuleNotFoundError: No module named 'acme_that_was_never_installed'" in text
     assert "Traceback" not in text
     assert "Traceback" in out("plugins", "--traceback")

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from mappa.cli.console import Console, echo
 from mappa.cli.runs import command
-from mappa.store.folder import RunFolder
+from mappa.runs import RunFolder
 from mappa.testing import FixedCoach, play
-from mappa_core.records import Message, Role, Task, ToolResult, ToolSpec, Verdict
+from mappa_core import Message, Role, Task, ToolResult, ToolSpec, Verdict
 from mappa_core.redaction import UNSEEN, clean
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ class Prints:
 
 
 async def test_a_trajectory_is_printed_without_what_its_agents_smuggled_in(tmp_path):
-    from mappa_core.protocols import Workflow
+    from mappa_core import Workflow
 
     attack = "".join(ATTACKS.values())
 

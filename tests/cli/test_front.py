@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -9,10 +10,13 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import click
 import pytest
 
 from mappa.cli import main
-from mappa.cli.main import command_names
+from mappa.cli.command_group import command_names, grouped_names
+from mappa.cli.command_table import COMMANDS, FIRST, GROUPS
+from mappa.cli.main import cli
 from mappa_core import plugins
 
 HEAVY = (
@@ -30,7 +34,7 @@ HEAVY = (
 
 
 def run(site, *args):
-    """`python -m mappa_core` in a process of its own, with the plugins of `site`."""
+    """`python -m mappa` in a process of its own, with the plugins of `site`."""
     return subprocess.run(command(*args), capture_output=True, text=True, env=environment(site))
 
 
@@ -100,10 +104,10 @@ def test_the_handler_of_sigterm_is_put_back(acme):
 # --- plugins ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_broken_plugin_says_why_when_it_is_called(site, capsys):
+def test_a_command_that_cannot_be_imported_says_why_when_it_is_called(site, capsys):
     site.install("acme_broken")
     assert main(["broken", "hello"]) == 2
-    assert "plugin 'broken' (acme-broken) is broken: ModuleNotFoundError" in capsys.readouterr().err
+    assert "the command broken (acme-broken) does not load: ModuleNotFoundError" in capsys.readouterr().err
 
 
 def test_a_broken_plugin_does_not_stop_the_others(acme, capsys):
@@ -123,27 +127,74 @@ def test_block_is_the_way_out_of_a_clash(acme, capsys):
     assert main(["--block", "copy", "plugins"]) == 0
 
 
-def test_the_help_of_a_plugin_without_commands_says_so(site, capsys):
+def test_a_plugin_without_commands_is_not_listed_and_says_so_when_it_is_called(site, capsys):
     site.write("quiet", "")
-    assert main(["quiet", "--help"]) == 0
-    assert "It has no commands." in capsys.readouterr().out
+    assert main(["--commands"]) == 0
+    assert "quiet" not in capsys.readouterr().out
+    assert main(["quiet", "--help"]) == 2
+    assert "The plugin quiet has no commands of its own" in capsys.readouterr().err
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
 
-def test_help_lists_commands_and_plugins(acme, capsys):
+def test_help_has_a_line_on_the_first_commands_and_names_all_others_in_a_line_a_group(acme, capsys):
+    assert len(FIRST) <= 9
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"\n  {name} " in out for name in command_names())
-    assert "A team that nobody in core knows." in out
+    assert [line.split()[0] for line in first_part(out).splitlines()] == [*FIRST]
+    for name in FIRST:
+        assert f"  {name.ljust(7)}  {COMMANDS[name].summary}\n" in out
+    for group, names in GROUPS.items():
+        assert f"\n  {group.ljust(7)}  {', '.join(names)}\n" in out
+    (others,) = (line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("  other "))
+    assert others.split(", ") == ["acme", "dsbench", "mathchat", "sandboxfusion"]
 
 
-def test_help_reads_what_is_installed_once_for_commands_and_once_for_plugins(monkeypatch, capsys):
+def first_part(help_text):
+    return help_text.partition("First commands:\n")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_first_screen_fits_in_a_terminal(columns, capsys):
+    assert cli.main(["--help"], "mappa", standalone_mode=False, terminal_width=columns) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns and len(lines) <= 30
+    assert len(first_part("\n".join(lines)).splitlines()) == len(FIRST)
+
+
+def test_all_commands_are_shown_with_a_line_on_each(acme, capsys):
+    assert main(["--commands"]) == 0
+    out = capsys.readouterr().out
+    shown = dict(line.strip().split("  ", 1) for line in out.splitlines() if line.startswith("  ") and line[2] != " ")
+    assert [*shown] == cli.list_commands(click.Context(cli))
+    assert shown["acme"].strip() == "A team that nobody in core knows."
+    assert [line for line in out.splitlines() if line.endswith(":")] == [
+        "look:",
+        "judge:",
+        "train:",
+        "extend:",
+        "other:",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in command_names() if name in COMMANDS])
+def test_the_line_on_a_command_is_its_own(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert command.get_short_help_str(200) == COMMANDS[name].summary
+
+
+def test_every_command_of_this_project_is_in_a_group():
+    context = click.Context(cli)
+    assert grouped_names(context)["other"] == ["dsbench", "mathchat", "sandboxfusion"]
+    assert {*command_names()} - {*cli.list_commands(context)} == {"completion", "sandbox"}
+
+
+def test_help_reads_once_what_is_installed(monkeypatch, capsys):
     read, groups = plugins.entry_points, []
     monkeypatch.setattr(plugins, "entry_points", lambda group: groups.append(group) or read(group=group))
     assert main(["--help"]) == 0
-    assert len(groups) <= 3, groups
+    assert groups == ["mappa.commands"]
 
 
 def test_help_works_beside_a_broken_plugin(site, capsys):
@@ -162,7 +213,9 @@ def test_the_version_is_that_of_the_distribution(capsys):
     assert capsys.readouterr().out == f"mappa, version {version('mappa-core')}\n"
 
 
-@pytest.mark.parametrize("args", [[], ["--help"], ["plugins"], ["plugins", "--json"], ["config", "--plugin", "acme"]])
+@pytest.mark.parametrize(
+    "args", [[], ["--help"], ["--commands"], ["plugins"], ["plugins", "--json"], ["config", "--plugin", "acme"]]
+)
 def test_nothing_heavy_is_imported(acme, args):
     program = (
         "import sys, json\n"
@@ -174,9 +227,19 @@ def test_nothing_heavy_is_imported(acme, args):
     assert json.loads(done.stderr.splitlines()[-1]) == []
 
 
-def test_help_imports_no_plugin_at_all(acme):
-    program = "import sys\nfrom mappa.cli import main\nmain(['--help'])\nsys.exit('acme_team' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment(acme)).returncode == 0
+@pytest.mark.parametrize("option", ["--help", "--commands"])
+def test_lists_of_commands_import_no_command_no_plugin_and_nothing_that_prints(acme, option):
+    program = (
+        "import sys\nfrom mappa.cli import main\n"
+        f"main([{option!r}])\n"
+        "print([name for name in sys.modules if name.startswith(('acme_', 'mappa.'))], file=sys.stderr)\n"
+        "print({'numpy', 'rich', 'structlog', 'omegaconf', 'msgspec', 'jinja2'} & {*sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment(acme))
+    own, others = done.stderr.splitlines()
+    assert [name for name in ast.literal_eval(own) if not name.startswith("mappa.cli")] == []
+    assert len(ast.literal_eval(own)) == 5, own  # the package, main, and three modules of the list
+    assert others == "set()"
 
 
 def test_log_lines_go_to_the_standard_error_of_the_moment(capsys):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 
+from mappa.cli.command_group import command_names
 from mappa.cli.main import cli
 
 WITHOUT = {
@@ -26,7 +27,7 @@ def commands(command: click.Command, context: click.Context, *path: str) -> Iter
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return
-    for name in command.list_commands(context):
+    for name in command.list_commands(context) if path else command_names():
         below = command.get_command(context, name)
         assert below is not None
         yield from commands(below, click.Context(below, info_name=name, parent=context), *path, name)

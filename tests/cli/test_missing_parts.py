@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from mappa.cli import doctor, main
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 PARTS = ("look", "calibration", "engine", "gateway", "gepa", "mcp", "sandbox")
 FIRST_PARTY = tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text("utf-8"))
@@ -21,16 +21,17 @@ def blocked(*parts):
 
 @pytest.mark.parametrize(("command", "package"), FIRST_PARTY["commands"].items())
 def test_a_command_says_what_installs_it(command, package, capsys):
-    part = package.removeprefix("mappa-")
-    assert main([*blocked(part), command, "anything"]) == 2
+    part, words = package.removeprefix("mappa-").partition("[")[0], command.split(".")
+    assert main([*blocked(part), *words, "anything"]) == 2
     error = capsys.readouterr().err
-    assert f'mappa {command} comes with {package}: pip install "{package}"' in error
+    assert f'mappa {" ".join(words)} comes with {package}: pip install "{package}"' in error
     assert "Traceback" not in error
 
 
 def test_help_does_not_list_the_commands_of_what_is_not_there(capsys):
     assert main([*blocked(*PARTS), "--help"]) == 0
-    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    out = capsys.readouterr().out
+    listed = {name for line in out.splitlines() if line.startswith("  ") for name in line.replace(",", "").split()}
     assert {"train", "doctor"} <= listed
     assert not listed & FIRST_PARTY["commands"].keys()
 

@@ -13,7 +13,7 @@ from mappa.cli.console import Console
 from mappa.cli.progress import PHASE_LABELS, Dashboard, LineProgress
 from mappa.training.listener import Listener, LoopPhase
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core.records import Task, Trajectory, Verdict
+from mappa_core import Task, Trajectory, Verdict
 
 ENDED = Trajectory(id="t", task=Task(id="t", prompt="p"), sample=0, iteration=0)
 

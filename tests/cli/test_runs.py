@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa.cli.main import main
-from mappa.store.folder import RunFolder, is_in_use, is_run_folder
+from mappa.cli import main
+from mappa.runs import RunFolder
+from mappa.store.folder import is_in_use, is_run_folder
 from mappa.store.summary import EvalSummary, Summary, write_summary
 from mappa.testing import play
-from mappa_core.records import Interval, Message, Role, Task, ToolResult, ToolSpec
+from mappa_core import Message, Role, Task, ToolResult, ToolSpec
+from mappa_core.coach import Interval
 
 LONG = "dsbench-small-full-20261123-214803-a1b2"
 EVAL = EvalSummary(
@@ -148,7 +150,7 @@ class Prints:
 
 
 async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said(tmp_path, capsys):
-    from mappa_core.protocols import Workflow
+    from mappa_core import Workflow
 
     class Team(Workflow):
         agents = {"a": Role(brief="a"), "b": Role(brief="b")}  # noqa: RUF012

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mappa_core.records import (
-    Breach,
-    Completion,
-    FileChange,
-    Message,
-    Role,
-    Scene,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from mappa.store import cassette
+from mappa_core import Breach, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.coach import Cassette
+from mappa_core.config import rules
+from mappa_core.config.layers import SettingsNode
+from mappa_core.sandbox import FileChange
 
 MATHS = {
     "problem_solver": Role(brief="Plans how to solve the problem."),
@@ -55,6 +51,28 @@ def make_step(
             **fields,
         }
     )
+
+
+@pytest.fixture
+def open_cassette(tmp_path: Path) -> Callable[[str], AbstractContextManager[Cassette]]:
+    """Opens the cassette of a test in a mode of `coach.cassette.mode`."""
+
+    @contextmanager
+    def opened(mode: str) -> Iterator[Cassette]:
+        file = cassette.open_cassette(mode, tmp_path / "cassette.db")
+        assert file is not None
+        try:
+            yield file
+        finally:
+            file.close()
+
+    return opened
+
+
+@pytest.fixture
+def check_options() -> Callable[[Any], None]:
+    """Checks options as those of a run's config are checked. Raises ConfigError."""
+    return lambda options: rules.check_options(options, SettingsNode({}, "default"), "options")
 
 
 @pytest.fixture

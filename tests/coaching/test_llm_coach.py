@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -14,22 +14,31 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from mappa.store.cassette import CassetteFile, open_cassette
-from mappa.testing import CoachContract
-from mappa_core.calls.client import ProviderClient
-from mappa_core.calls.options import CallLimits, Price
+from mappa.testing import CoachContract, load_plugins
+from mappa_core import (
+    Coach,
+    Completion,
+    ConfigError,
+    Message,
+    Offer,
+    PluginError,
+    Registry,
+    Role,
+    Scene,
+    Step,
+    Task,
+    Usage,
+    Verdict,
+    hookimpl,
+)
+from mappa_core.calls.options import Price
+from mappa_core.coach import Cassette
 from mappa_core.coaching.llm_coach import LLMCoach, llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
-from mappa_core.config.layers import SettingsNode
-from mappa_core.config.rules import check_options
-from mappa_core.errors import CallError, CallFault, ConfigError, PluginError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, Provider, Reply, Request
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Usage, Verdict
+from mappa_core.transport import CallError, CallFault, Provider, Reply, Request
 
-ONCE = CallLimits(attempts=1)
+ONCE = replace(LLMCoachOptions().limits, attempts=1)
 TEAM = {"solver": Role(brief="solves"), "verifier": Role(brief="checks")}
 
 
@@ -47,6 +56,7 @@ def replied(text: str, **changes: Any) -> Reply:
     return replace(Reply(text=text, stop="end", model="model-1-0711", raw=f"raw {text}", usage=usage), **changes)
 
 
+OpenCassette = Callable[[str], AbstractContextManager[Cassette]]
 Answer = Reply | Exception | str
 Script = Callable[[Request], Answer]
 
@@ -85,10 +95,11 @@ class Scripted:
         self.closed = True
 
 
-def coach_on(transport: Any, *, price: Price | None = None, **options: Any) -> LLMCoach:
-    chosen = LLMCoachOptions(**{"limits": ONCE, **options})
-    caller = ProviderClient(transport, name="scripted", limits=chosen.limits, price=price)
-    return LLMCoach(caller, PromptBuilder(chosen), chosen)
+def coach_on(transport: Any, **options: Any) -> LLMCoach:
+    offer = llm_coach_offer(Offer("scripted", lambda chosen: transport, Options))
+    coach = offer.build(offer.options(**{"limits": ONCE, **options}))
+    assert isinstance(coach, LLMCoach)
+    return coach
 
 
 def step(position: int = 0, text: str = "The sum is four.") -> Step:
@@ -120,7 +131,7 @@ def text_of(request: Request) -> str:
 # One action
 
 
-async def test_a_verdict_says_all_that_explains_it() -> None:
+async def test_verdict_records_question_model_reply_and_usage() -> None:
     transport = Scripted(judged(6.5, blame="solver"))
     coach = coach_on(transport, price=Price(input=2.0, output=10.0), seed=11, temperature=0.5, max_tokens=900)
     verdict = await coach.score(scene())
@@ -141,7 +152,7 @@ async def test_a_verdict_says_all_that_explains_it() -> None:
     assert "The sum is four." in text_of(request)
 
 
-async def test_requests_that_begin_alike_say_so() -> None:
+async def test_requests_of_one_agent_share_a_cache_key() -> None:
     transport = Scripted(judged())
     coach = coach_on(transport)
     for position in range(3):
@@ -157,7 +168,7 @@ async def test_a_correction_is_asked_for_and_kept() -> None:
     assert verdict.correction == "2 + 2 = 4"
 
 
-async def test_a_coach_that_abstains_says_why() -> None:
+async def test_abstained_verdict_names_its_reason() -> None:
     verdict = await coach_on(Scripted(judged(None, "there is no text"))).score(scene())
     assert (verdict.status, verdict.score, verdict.reasoning) == ("abstained", None, "there is no text")
 
@@ -197,7 +208,7 @@ async def test_both_calls_of_a_repair_are_paid() -> None:
     )
 
 
-async def test_what_is_not_known_of_one_call_is_not_known_of_both() -> None:
+async def test_usage_of_a_repair_is_unknown_if_one_call_is_unknown() -> None:
     silent = replied("what?", usage=None)
     verdict = await coach_on(Scripted(silent, judged(8)), price=Price(input=2.0, output=10.0)).score(scene())
     assert verdict.usage == Usage(calls=2)
@@ -275,7 +286,7 @@ async def test_a_server_that_never_answers_is_a_failed_verdict() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    verdict = await coach_on(Silent(), limits=CallLimits(attempts=1, timeout_s=0.01)).score(scene())
+    verdict = await coach_on(Silent(), limits=replace(ONCE, timeout_s=0.01)).score(scene())
     assert (verdict.status, verdict.error) == ("failed", "timeout: no reply within 0.01 s")
 
 
@@ -286,7 +297,7 @@ def without_schema(request: Request) -> Answer:
     return CallError("schema", "no grammar here") if request.answer == "schema" else judged(5)
 
 
-async def test_json_is_asked_for_where_the_server_cannot_do_the_schema() -> None:
+async def test_json_mode_is_used_if_the_server_refuses_the_schema() -> None:
     transport = Scripted(script=without_schema)
     coach = coach_on(transport)
     with capture_logs() as logs:
@@ -305,7 +316,7 @@ async def test_json_is_asked_for_where_the_server_cannot_do_the_schema() -> None
     ]
 
 
-async def test_many_who_learn_it_at_once_say_it_once() -> None:
+async def test_concurrent_refusals_of_the_schema_are_logged_once() -> None:
     all_asked = asyncio.Barrier(8)
 
     class Together(Scripted):
@@ -357,7 +368,7 @@ async def test_a_review_never_shows_the_truth_of_one_agent_to_the_judge_of_anoth
     assert "what is true" in told and "what is true" not in unknowing
 
 
-async def test_the_parts_of_what_a_review_took_add_up_to_it() -> None:
+async def test_usage_of_the_verdicts_of_a_review_sums_to_the_call() -> None:
     paid = Usage(calls=1, prompt_tokens=1001, completion_tokens=11, cached_tokens=None, thinking_tokens=2, usd=None)
     transport = Scripted(replied(actions(4, 5), usage=paid), replied(actions(4, 5, 6), usage=paid))
     verdicts = await coach_on(transport, price=Price(input=3.0, output=7.0)).review(SCENES)
@@ -389,7 +400,7 @@ async def test_an_action_that_fits_in_no_reply_fails_alone() -> None:
     assert verdicts[1].error.startswith("no reply fits, also when sent back: action 2: `score`")
 
 
-async def test_a_review_whose_repair_fails_keeps_what_stood() -> None:
+async def test_review_with_a_failed_repair_keeps_its_valid_verdicts() -> None:
     verdicts = await coach_on(Scripted(actions(4, 5), CallError("quota", "nothing left"))).review(SCENES)
     assert [verdict.score for verdict in verdicts] == [4.0, 5.0, None]
     assert verdicts[2].error == "quota: nothing left"
@@ -400,7 +411,7 @@ async def test_a_review_that_fails_is_failed_for_every_action() -> None:
     assert [verdict.error for verdict in verdicts] == ["key: refused"] * 3
 
 
-async def test_a_review_of_nothing_asks_nobody() -> None:
+async def test_review_of_no_actions_makes_no_call() -> None:
     transport = Scripted(judged())
     assert list(await coach_on(transport).review([])) == []
     assert transport.requests == []
@@ -409,65 +420,54 @@ async def test_a_review_of_nothing_asks_nobody() -> None:
 # The cassette
 
 
-@asynccontextmanager
-async def cassette_at(path: Path, mode: str = "auto") -> AsyncIterator[CassetteFile]:
-    cassette = open_cassette(mode, path)
-    assert cassette is not None
-    try:
-        yield cassette
-    finally:
-        cassette.close()
-
-
-async def scored(path: Path, coach: Coach, shown: Scene, mode: str = "auto") -> Verdict:
-    async with cassette_at(path, mode) as cassette:
+async def scored(open_cassette: OpenCassette, coach: Coach, shown: Scene, mode: str = "auto") -> Verdict:
+    with open_cassette(mode) as cassette:
         coach.use_cassette(cassette)
         return await coach.score(shown)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cassette.db"
-
-
-async def test_a_kept_verdict_is_replayed_and_asks_nobody(path: Path) -> None:
-    first = await scored(path, coach_on(Scripted(judged(8))), scene())
+async def test_stored_verdict_is_replayed_without_a_call(open_cassette: OpenCassette) -> None:
+    first = await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     switched_off = Scripted(AssertionError("nobody is to be asked"))
-    second = await scored(path, coach_on(switched_off), scene())
+    second = await scored(open_cassette, coach_on(switched_off), scene())
     assert second == replace(first, replayed=True)
-    assert second == await scored(path, coach_on(switched_off), scene(), "replay")
+    assert second == await scored(open_cassette, coach_on(switched_off), scene(), "replay")
 
 
-async def test_record_asks_again(path: Path) -> None:
-    await scored(path, coach_on(Scripted(judged(8))), scene())
-    verdict = await scored(path, coach_on(Scripted(judged(3))), scene(), "record")
+async def test_mode_record_calls_again_despite_a_stored_verdict(open_cassette: OpenCassette) -> None:
+    await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
+    verdict = await scored(open_cassette, coach_on(Scripted(judged(3))), scene(), "record")
     assert (verdict.score, verdict.replayed) == (3.0, False)
-    kept = await scored(path, coach_on(Scripted(judged(9))), scene())
+    kept = await scored(open_cassette, coach_on(Scripted(judged(9))), scene())
     assert (kept.score, kept.replayed) == (3.0, True)
 
 
-async def test_replay_without_a_verdict_is_a_failed_verdict_that_says_what_to_do(path: Path) -> None:
-    await scored(path, coach_on(Scripted(judged(8))), scene())
+async def test_replay_without_a_verdict_is_a_failed_verdict_that_says_what_to_do(open_cassette: OpenCassette) -> None:
+    await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     transport = Scripted(judged(9))
-    verdict = await scored(path, coach_on(transport), scene(text="another"), "replay")
+    verdict = await scored(open_cassette, coach_on(transport), scene(text="another"), "replay")
     assert transport.requests == []
     assert verdict.status == "failed"
     assert "coach.cassette.mode=auto" in (verdict.error or "")
 
 
-async def test_a_failed_verdict_is_asked_for_again_and_an_abstained_one_is_not(path: Path) -> None:
-    assert (await scored(path, coach_on(Scripted(CallError("server", "down"))), scene())).status == "failed"
-    assert (await scored(path, coach_on(Scripted(replied("", stop="length"))), scene())).status == "failed"
-    blocked = await scored(path, coach_on(Scripted(replied("", stop="blocked"))), scene())
+async def test_failed_verdicts_are_asked_for_again_and_abstained_verdicts_are_replayed(
+    open_cassette: OpenCassette,
+) -> None:
+    assert (await scored(open_cassette, coach_on(Scripted(CallError("server", "down"))), scene())).status == "failed"
+    assert (await scored(open_cassette, coach_on(Scripted(replied("", stop="length"))), scene())).status == "failed"
+    blocked = await scored(open_cassette, coach_on(Scripted(replied("", stop="blocked"))), scene())
     assert (blocked.status, blocked.replayed) == ("abstained", False)
-    again = await scored(path, coach_on(Scripted(judged(8))), scene())
+    again = await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
     assert (again.status, again.replayed) == ("abstained", True)
 
 
-async def test_a_verdict_that_json_mode_gave_is_found_by_a_coach_that_does_not_know_of_it(path: Path) -> None:
+async def test_verdict_stored_in_json_mode_is_replayed_by_a_new_coach(
+    open_cassette: OpenCassette,
+) -> None:
     with capture_logs():
-        await scored(path, coach_on(Scripted(script=without_schema)), scene())
-    verdict = await scored(path, coach_on(Scripted(AssertionError("nobody is to be asked"))), scene())
+        await scored(open_cassette, coach_on(Scripted(script=without_schema)), scene())
+    verdict = await scored(open_cassette, coach_on(Scripted(AssertionError("nobody is to be asked"))), scene())
     assert (verdict.score, verdict.replayed) == (5.0, True)
 
 
@@ -501,49 +501,48 @@ MISSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 HITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing": ({}, {}),
     "name of the key": ({"api_key_env": "OTHER_KEY"}, {}),
-    "limits": ({}, {"limits": CallLimits(attempts=2, concurrency=3)}),
+    "limits": ({}, {"limits": replace(ONCE, attempts=2, concurrency=3)}),
     "price": ({}, {"price": Price(input=1.0, output=1.0)}),
     "batch": ({}, {"batch": "trajectory"}),
 }
 
 
 @pytest.mark.parametrize(("transport", "options"), MISSES.values(), ids=MISSES)
-async def test_what_decides_the_answer_is_a_miss(
-    path: Path, transport: dict[str, Any], options: dict[str, Any]
+async def test_setting_that_affects_the_answer_misses_the_cassette(
+    open_cassette: OpenCassette, transport: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    await scored(path, built({})[0], scene())
+    await scored(open_cassette, built({})[0], scene())
     coach, transports = built(transport, **options)
     transports[0].answers = (judged(3, **({"correction": None} if options.get("correction") else {})),)
-    verdict = await scored(path, coach, scene())
+    verdict = await scored(open_cassette, coach, scene())
     assert (verdict.score, verdict.replayed, len(transports[0].requests)) == (3.0, False, 1)
 
 
 @pytest.mark.parametrize(("transport", "options"), HITS.values(), ids=HITS)
-async def test_what_does_not_is_a_hit(path: Path, transport: dict[str, Any], options: dict[str, Any]) -> None:
-    await scored(path, built({})[0], scene())
+async def test_setting_without_effect_on_the_answer_hits_the_cassette(
+    open_cassette: OpenCassette, transport: dict[str, Any], options: dict[str, Any]
+) -> None:
+    await scored(open_cassette, built({})[0], scene())
     coach, transports = built(transport, **options)
-    verdict = await scored(path, coach, scene())
+    verdict = await scored(open_cassette, coach, scene())
     assert (verdict.score, verdict.replayed, transports[0].requests) == (8.0, True, [])
 
 
-async def test_another_schema_under_the_same_words_is_a_miss() -> None:
+async def test_changed_schema_with_unchanged_words_misses_the_cassette(monkeypatch: pytest.MonkeyPatch) -> None:
     class SameWords(PromptBuilder):
         async def build(self, scene: Scene) -> CoachPrompt:
             return replace(await super().build(scene), address="the same")
 
-    addresses = set()
-    for correction in (False, True):
-        options = LLMCoachOptions(limits=ONCE, correction=correction)
-        caller = ProviderClient(Scripted("what?"), name="scripted", limits=ONCE)
-        verdict = await LLMCoach(caller, SameWords(options), options).score(scene())
-        addresses.add(verdict.question)
-    assert len(addresses) == 2
+    monkeypatch.setattr("mappa_core.coaching.llm_coach.PromptBuilder", SameWords)
+    coaches = [coach_on(Scripted("what?"), correction=correction) for correction in (False, True)]
+    without, with_correction = [await coach.score(scene()) for coach in coaches]
+    assert without.question != with_correction.question
 
 
-async def test_a_changed_rubric_is_a_miss(path: Path, tmp_path: Path) -> None:
+async def test_changed_rubric_misses_the_cassette(open_cassette: OpenCassette, tmp_path: Path) -> None:
     one, other = (shown_rubric(tmp_path / name, name) for name in ("Be strict.", "Be mild."))
     for rubrics, replayed in ((one, False), (other, False), (one, True), (other, True)):
-        assert (await scored(path, built({}, rubrics=rubrics)[0], scene())).replayed is replayed
+        assert (await scored(open_cassette, built({}, rubrics=rubrics)[0], scene())).replayed is replayed
 
 
 CHANGED = {
@@ -556,13 +555,13 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("shown", CHANGED.values(), ids=CHANGED)
-async def test_other_evidence_is_a_miss(path: Path, shown: Scene) -> None:
-    await scored(path, coach_on(Scripted(judged(8))), scene())
-    assert (await scored(path, coach_on(Scripted(judged(3))), shown)).score == 3.0
+async def test_changed_evidence_misses_the_cassette(open_cassette: OpenCassette, shown: Scene) -> None:
+    await scored(open_cassette, coach_on(Scripted(judged(8))), scene())
+    assert (await scored(open_cassette, coach_on(Scripted(judged(3))), shown)).score == 3.0
 
 
-async def test_a_review_is_replayed_action_by_action(path: Path) -> None:
-    async with cassette_at(path) as cassette:
+async def test_a_review_is_replayed_action_by_action(open_cassette: OpenCassette) -> None:
+    with open_cassette("auto") as cassette:
         coach = coach_on(Scripted(actions(4, 55, 6), actions(4, 55, 6)))
         coach.use_cassette(cassette)
         first = await coach.review(SCENES)
@@ -579,19 +578,19 @@ async def test_a_review_is_replayed_action_by_action(path: Path) -> None:
         assert len(transport.requests) == 1
 
 
-async def test_a_review_that_was_kept_in_part_replays_that_part(path: Path) -> None:
-    async with cassette_at(path) as cassette:
+async def test_partly_stored_review_replays_its_stored_verdicts(open_cassette: OpenCassette) -> None:
+    with open_cassette("auto") as cassette:
         coach = coach_on(Scripted(actions(4, 55, 6)))
         coach.use_cassette(cassette)
         await coach.review(SCENES)
-    async with cassette_at(path, "replay") as cassette:
+    with open_cassette("replay") as cassette:
         coach = coach_on(Scripted(AssertionError("nobody is to be asked")))
         coach.use_cassette(cassette)
         assert [verdict.status for verdict in await coach.review(SCENES)] == ["scored", "failed", "scored"]
 
 
-async def test_one_action_reviewed_and_scored_are_two_questions(path: Path) -> None:
-    async with cassette_at(path) as cassette:
+async def test_score_and_review_of_one_action_are_stored_apart(open_cassette: OpenCassette) -> None:
+    with open_cassette("auto") as cassette:
         coach = coach_on(Scripted(judged(8), actions(3)))
         coach.use_cassette(cassette)
         assert (await coach.score(scene())).score == 8.0
@@ -620,10 +619,10 @@ class Held(Scripted):
         return await super().complete(request)
 
 
-async def test_equal_questions_at_one_time_are_asked_once(path: Path) -> None:
+async def test_equal_concurrent_questions_share_one_call(open_cassette: OpenCassette) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
-    async with cassette_at(path) as cassette:
+    with open_cassette("auto") as cassette:
         coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(5)]
         await transport.begun.wait()
@@ -642,10 +641,10 @@ async def test_without_a_cassette_every_question_is_asked() -> None:
     assert not any(verdict.replayed for verdict in verdicts)
 
 
-async def test_a_failure_is_shared_too_and_asked_again_later(path: Path) -> None:
+async def test_a_failure_is_shared_too_and_asked_again_later(open_cassette: OpenCassette) -> None:
     transport = Held(CallError("server", "down"), judged(8))
     coach = coach_on(transport)
-    async with cassette_at(path) as cassette:
+    with open_cassette("auto") as cassette:
         coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(3)]
         await transport.begun.wait()
@@ -655,10 +654,10 @@ async def test_a_failure_is_shared_too_and_asked_again_later(path: Path) -> None
         assert (await coach.score(scene())).score == 8.0
 
 
-async def test_who_asked_first_may_leave_and_the_others_get_their_verdict(path: Path) -> None:
+async def test_first_caller_can_cancel_while_others_wait(open_cassette: OpenCassette) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
-    async with cassette_at(path) as cassette:
+    with open_cassette("auto") as cassette:
         coach.use_cassette(cassette)
         first, second = (asyncio.create_task(coach.score(scene())) for _ in range(2))
         await transport.begun.wait()
@@ -671,10 +670,12 @@ async def test_who_asked_first_may_leave_and_the_others_get_their_verdict(path: 
     assert (transport.cancelled, len(transport.requests)) == (0, 1)
 
 
-async def test_a_call_that_nobody_waits_for_is_cancelled_and_the_next_begins_anew(path: Path) -> None:
+async def test_call_without_waiting_callers_is_cancelled_and_the_next_question_calls_anew(
+    open_cassette: OpenCassette,
+) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
-    async with cassette_at(path) as cassette:
+    with open_cassette("auto") as cassette:
         coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(3)]
         await transport.begun.wait()
@@ -688,10 +689,10 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_and_the_next_begins_ane
     assert (transport.cancelled, len(transport.requests)) == (1, 1)
 
 
-async def test_a_bug_of_a_transport_reaches_all_who_wait(path: Path) -> None:
+async def test_exception_of_a_transport_is_raised_in_all_waiting_callers(open_cassette: OpenCassette) -> None:
     transport = Held(ZeroDivisionError("a bug"))
     coach = coach_on(transport)
-    async with cassette_at(path) as cassette:
+    with open_cassette("auto") as cassette:
         coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(2)]
         await transport.begun.wait()
@@ -703,12 +704,8 @@ async def test_a_bug_of_a_transport_reaches_all_who_wait(path: Path) -> None:
 # As an offer
 
 
-async def test_core_makes_a_coach_of_every_transport() -> None:
-    transports: list[Scripted] = []
-
-    def build(options: Any) -> Scripted:
-        transports.append(Scripted(judged(8), options=options))
-        return transports[-1]
+def registry_with(build: Callable[[Any], Any]) -> Registry:
+    """Core, and a plugin that offers the transport."""
 
     @hookimpl
     def mappa_transports() -> list[Offer[Any]]:
@@ -716,7 +713,17 @@ async def test_core_makes_a_coach_of_every_transport() -> None:
 
     plugin = ModuleType("mine")
     plugin.mappa_transports = mappa_transports  # type: ignore[attr-defined]
-    registry = load_plugins(only=(), modules={"mine": plugin})
+    return load_plugins(only=(), modules={"mine": plugin})
+
+
+async def test_core_makes_a_coach_of_every_transport() -> None:
+    transports: list[Scripted] = []
+
+    def build(options: Any) -> Scripted:
+        transports.append(Scripted(judged(8), options=options))
+        return transports[-1]
+
+    registry = registry_with(build)
     options = registry.offer("coaches", "scripted").options(model="model-9", batch="trajectory", price=Price(1.0, 2.0))
     coach = registry.build("coaches", "scripted", options)
     assert coach.providers == (Provider(name="scripted", model="model-9", host="nowhere.test", priced=True),)
@@ -745,20 +752,22 @@ def test_an_option_that_both_have_is_refused() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_tokens": ({"max_tokens": 0}, "options.max_tokens: must be at least 1 and finite, not 0"),
     "temperature": ({"temperature": -0.1}, "options.temperature: must be at least 0 and finite, not -0.1"),
-    "limits": ({"limits": CallLimits(attempts=0)}, "options.limits.attempts: must be at least 1"),
+    "limits": ({"limits": replace(ONCE, attempts=0)}, "options.limits.attempts: must be at least 1"),
     "budget": ({"budget": 10}, "options.budget: must be at least 1000 and finite, not 10"),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-def test_options_that_make_no_sense_are_said(options: dict[str, Any], message: str) -> None:
+def test_options_out_of_range_are_refused_with_their_key(
+    check_options: Callable[[Any], None], options: dict[str, Any], message: str
+) -> None:
     offer = llm_coach_offer(Offer("scripted", Scripted, Options))
     with pytest.raises(ConfigError) as error:
-        check_options(offer.options(**options), SettingsNode({}, "default"), "options")
+        check_options(offer.options(**options))
     assert message in str(error.value)
 
 
-def test_a_rubric_folder_that_is_missing_is_said() -> None:
+def test_missing_rubric_folder_is_an_error_with_its_path() -> None:
     with pytest.raises(ConfigError, match="no/such/folder"):
         built({}, rubrics="no/such/folder")
 

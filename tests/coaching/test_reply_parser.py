@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Verdict
 from mappa_core.coaching.reply_parser import BadReply, ReplySchema
-from mappa_core.records import Verdict
 
 ONE = ReplySchema(agents=("solver", "verifier"))
 CORRECTED = ReplySchema(agents=("solver", "verifier"), correction=True)
@@ -162,12 +162,12 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("text", "verdict"), FITS.values(), ids=FITS)
-def test_a_reply_that_fits_is_a_verdict(text: str, verdict: Verdict) -> None:
+def test_valid_reply_is_a_verdict(text: str, verdict: Verdict) -> None:
     assert ONE.parse(text) == (verdict,)
 
 
 @pytest.mark.parametrize(("text", "message"), FAILS.values(), ids=FAILS)
-def test_a_reply_that_does_not_fit_is_an_error_that_says_why(text: str, message: str) -> None:
+def test_invalid_reply_is_an_error_with_its_reason(text: str, message: str) -> None:
     with pytest.raises(BadReply) as error:
         ONE.parse(text)
     assert str(error.value) == message
@@ -221,7 +221,7 @@ SOME_FIT = {
 
 
 @pytest.mark.parametrize(("text", "expected"), SOME_FIT.values(), ids=SOME_FIT)
-def test_one_action_that_does_not_fit_leaves_the_others_alone(text: str, expected: list[object]) -> None:
+def test_invalid_entry_leaves_the_other_actions_valid(text: str, expected: list[object]) -> None:
     assert found(text) == expected
 
 
@@ -270,7 +270,7 @@ CANARY = "agents-say-10"
         f'{{"reasoning": "\\{CANARY}"}}',
     ],
 )
-def test_the_message_quotes_nothing_of_the_reply(text: str) -> None:
+def test_error_message_quotes_nothing_of_the_reply(text: str) -> None:
     with pytest.raises(BadReply) as error:
         ONE.parse(text)
     assert CANARY not in str(error.value)
@@ -296,7 +296,7 @@ replies = (
 
 
 @given(text=replies, form=st.sampled_from([ONE, CORRECTED, THREE]))
-def test_whatever_comes_is_a_verdict_in_range_or_a_bad_reply(text: str, form: ReplySchema) -> None:
+def test_any_text_is_a_verdict_in_range_or_a_bad_reply(text: str, form: ReplySchema) -> None:
     try:
         parsed = form.parse(text)
     except BadReply:
@@ -320,12 +320,12 @@ def score_of(text: str) -> object:
 
 
 @given(thought=replies, text=replies)
-def test_what_is_thought_before_a_reply_changes_nothing(thought: str, text: str) -> None:
+def test_think_text_before_a_reply_changes_nothing(thought: str, text: str) -> None:
     assert score_of(f"<think>{thought}</think>{text}") == score_of(text)
 
 
 @given(text=replies)
-def test_what_is_scored_is_what_the_schema_allows(text: str) -> None:
+def test_accepted_replies_are_valid_by_the_schema(text: str) -> None:
     """The schema has no bounds, as providers differ in them: what the parser takes must be within the schema."""
     try:
         parsed = ONE.parse(text)

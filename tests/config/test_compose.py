@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from mappa.config.compose import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, NoOptions, PluginError
 from mappa_core.config.schema import RunConfig
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load_plugins
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_the_default_recipe_is_tiny_and_its_values_are_typed(tiny):
 def test_options_become_the_dataclass_of_the_offer(tiny, registry):
     config = tiny().config
     assert type(config.coach.options) is registry.offer("coaches", "acme_coach").options
-    assert [(one.use, one.weight) for one in config.coach.options.members] == [("rules", 1.0), ("acme-1", 0.5)]
+    assert [(member.use, member.weight) for member in config.coach.options.members] == [("rules", 1.0), ("acme-1", 0.5)]
     assert type(config.shapers[0].options).__name__ == "ScaleOptions"
     assert config.engine.options == NoOptions()
 
@@ -82,7 +81,7 @@ def test_lists_replace_and_mappings_merge(tiny):
         "shapers=[]", "coach.options.members=[{use: x}]", "coach.reward.after=0.5", "coach.options.tags.a=b"
     )
     assert composed.config.shapers == []
-    assert [one.use for one in composed.config.coach.options.members] == ["x"]
+    assert [member.use for member in composed.config.coach.options.members] == ["x"]
     assert composed.config.coach.reward == {"live": 1.0, "after": 0.5}
     assert composed.config.coach.options.tags == {"a": "b"}
 
@@ -138,7 +137,7 @@ def test_a_full_name_names_the_plugin_too(registry):
         compose(registry, "other", "acme/tiny")
 
 
-def test_without_a_plugin_those_with_recipes_are_listed(registry):
+def test_missing_plugin_is_an_error_that_lists_plugins_with_recipes(registry):
     with pytest.raises(ConfigError, match=r"no plugin was named: --plugin NAME\. Plugins with recipes: .*acme"):
         compose(registry)
 
@@ -156,7 +155,7 @@ def test_a_recipe_composes_although_known_packages_are_not_installed(acme):
         assert f'pip install "{package}"' in str(caught.value)
 
 
-def test_what_is_installed_needs_nothing(tiny):
+def test_recipe_of_installed_plugins_misses_no_package(tiny):
     tiny().require_installed()
 
 
@@ -225,7 +224,7 @@ def test_a_missing_model_of_a_policy_is_named(tiny):
 
 
 @pytest.mark.parametrize("word", ["train.iterations", "=3", "train..iterations=3", ".=1"])
-def test_a_word_that_is_no_setting_is_refused(tiny, word):
+def test_word_without_key_and_value_is_refused(tiny, word):
     assert refusal(tiny, word).startswith(f"{word!r} on the command line: write key=value")
 
 

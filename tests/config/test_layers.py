@@ -31,20 +31,20 @@ def test_merging_trees_merges_their_values(low, high):
 
 
 @given(TREES, TREES)
-def test_a_value_of_the_upper_layer_is_the_one_that_is_marked_so(low, high):
+def test_merged_value_has_the_origin_of_the_upper_layer(low, high):
     for key, node in iter_leaves(merge(with_origin(low, "low"), with_origin(high, "high"))):
         source = with_origin(high if node.origin == "high" else low, "x")
         assert source.at(key) is None or key == "" or source.at(key).plain == node.plain
 
 
-def test_a_lower_options_goes_when_use_changes_and_stays_when_it_does_not():
+def test_options_of_a_lower_layer_are_dropped_if_use_changes():
     low = with_origin({"use": "a", "options": {"x": 1}, "limits": {"y": 2}}, "low")
     assert merge(low, with_origin({"use": "b"}, "high")).plain == {"use": "b", "limits": {"y": 2}}
     assert merge(low, with_origin({"use": "a"}, "high")).plain == low.plain
     assert merge(low, with_origin({"options": {"z": 3}}, "high")).plain["options"] == {"x": 1, "z": 3}
 
 
-def test_what_no_layer_set_is_a_default():
+def test_unset_value_has_the_origin_default():
     tree = copy_origins({"a": 1, "b": [{"c": 2}, {"c": 3}]}, with_origin({"b": [{"c": 2}]}, "f:1"))
     assert {key: node.origin for key, node in iter_leaves(tree)} == {"a": "default", "b.0.c": "f:1", "b.1.c": "default"}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mappa.config.compose import compose
-from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, Use
 
 PAIR = """
 from dataclasses import dataclass, field
@@ -52,7 +51,7 @@ def test_the_options_of_parts_are_those_of_their_offers_at_any_depth(registry):
     assert built == ("pair", [("one", 7.0), ("inner", [("one", 5.0)], None)], None)
 
 
-def test_a_part_that_is_not_null_is_built_too(registry):
+def test_optional_part_is_built_unless_null(registry):
     coach = compose(registry, "acme", overrides=settings("coach.options.judge={use: one}")).config.coach
     assert registry.build("coaches", coach.use, coach.options)[2] == ("one", 5.0)
 
@@ -65,7 +64,7 @@ def test_a_part_that_is_not_null_is_built_too(registry):
         ("coach.options.judge={use: one, options: {points: many}}", r"judge.options.points: 'many' is not a number"),
     ],
 )
-def test_what_is_wrong_in_a_part_is_named_with_its_whole_key(registry, words, said):
+def test_error_in_a_part_names_its_whole_key(registry, words, said):
     with pytest.raises((ConfigError, PluginError), match=said):
         compose(registry, "acme", overrides=settings(words))
 
@@ -85,7 +84,7 @@ def test_the_coach_of_hindsight_and_policies_behind_an_api_have_typed_options(re
     assert type(config.policies["default"].options) is registry.offer("policies", "acme_wire").options
 
 
-def test_a_policy_behind_an_api_has_to_say_whose(registry):
+def test_policy_behind_an_api_requires_a_provider(registry):
     with pytest.raises(ConfigError, match=r"policies.default.use: no value; name one of acme_wire"):
         compose(registry, "acme", overrides=("policies.default.kind=api",))
 
@@ -97,6 +96,6 @@ def test_a_policy_behind_an_api_has_to_say_whose(registry):
         ("coach.spend_usd=0", "above 0"),
     ],
 )
-def test_settings_of_coaches_that_make_no_sense_are_refused(registry, word, said):
+def test_contradictory_settings_of_coaches_are_refused(registry, word, said):
     with pytest.raises(ConfigError, match=said):
         compose(registry, "acme", overrides=(word,))

@@ -6,8 +6,8 @@ import pytest
 
 from mappa.config.compose import compose, restore
 from mappa.config.resume_diff import check_resume_changes, diff_configs
-from mappa_core.errors import ConfigError, PluginError, RunError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, RunError
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_stored_config_reads_back_with_values_types_origins_and_hash(registry,
     assert back.recipe_hash == was.recipe_hash
 
 
-def test_a_config_that_names_what_is_not_installed_reads_back(registry, write):
+def test_stored_config_with_an_uninstalled_offer_is_read(registry, write):
     was = compose(registry, "acme", "paper", overrides=["tasks.options.path=x"])
     assert same(restore(registry, write("config.yaml", was.to_yaml())), was)
 
@@ -69,7 +69,7 @@ def test_a_file_that_is_no_stored_config_is_refused(registry, write):
         restore(registry, write("mine.yaml", "seed: 1\n"))
 
 
-def test_a_folder_that_is_no_run_is_named_and_so_is_a_run_in_it(registry, stored):
+def test_folder_that_is_no_run_is_an_error_that_names_a_run_inside(registry, stored):
     folder = stored.parent
     inside = folder / "runs" / "first"
     for named in (folder / "none", folder / "none" / "config.yaml"):
@@ -93,11 +93,11 @@ def test_a_stored_config_among_config_files_names_the_recipe(registry, stored):
         compose(registry, "other", config_files=[stored])
 
 
-def test_equal_configs_differ_in_nothing(registry):
+def test_equal_configs_have_no_differences(registry):
     assert diff_configs(compose(registry, "acme"), compose(registry, "acme")) == ()
 
 
-def test_a_difference_names_key_old_new_and_who_set_it(registry):
+def test_difference_names_key_both_values_and_origin(registry):
     words = ["train.learning_rate=0.1", "agents.solo.max_tokens=5", "shapers=[]"]
     changes = diff_configs(compose(registry, "acme"), compose(registry, "acme", overrides=words))
     assert [str(change) for change in changes] == [
@@ -121,7 +121,7 @@ def test_a_difference_names_key_old_new_and_who_set_it(registry):
         "tools.echo.retries=5",
     ],
 )
-def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registry, stored, word):
+def test_resumed_run_may_change_settings_without_effect_on_recorded_results(registry, stored, word):
     check_resume_changes(restore(registry, stored), restore(registry, stored, [word]))
 
 
@@ -145,7 +145,7 @@ def test_a_resumed_run_may_be_on_other_machines(registry, write):
         ("coach.options.model=other", "coach.options.model: '1e-6' -> 'other' (command line)"),
     ],
 )
-def test_a_resumed_run_may_change_nothing_else_and_is_shown_the_difference(registry, stored, word, line):
+def test_other_changed_settings_of_a_resumed_run_are_refused_with_the_difference(registry, stored, word, line):
     with pytest.raises(ConfigError) as caught:
         check_resume_changes(restore(registry, stored), restore(registry, stored, [word, "train.iterations=99"]))
     assert line in str(caught.value)

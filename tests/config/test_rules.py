@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 import pytest
 
 from mappa.config.compose import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError
 from mappa_core.config.rules import VALUE_RULES
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ from mappa_core.plugins import load_plugins
         ("run.name=..", "must be a plain name and no path, not '..'"),
     ],
 )
-def test_a_value_that_makes_no_sense_names_key_rule_and_layer(acme, word, message):
+def test_value_out_of_range_is_an_error_with_key_rule_and_layer(acme, word, message):
     with pytest.raises(ConfigError) as caught:
         compose(load_plugins(), "acme", overrides=[word])
     key = word.partition("=")[0]
@@ -58,7 +58,7 @@ def test_a_value_that_makes_no_sense_names_key_rule_and_layer(acme, word, messag
 
 
 @pytest.mark.parametrize("word", ["sampling.temperature=0", "train.minibatch_rows=null", "coach.reward={live: 0.0}"])
-def test_what_only_looks_odd_is_allowed(acme, word):
+def test_unusual_values_are_allowed(acme, word):
     compose(load_plugins(), "acme", overrides=[word])
 
 
@@ -72,7 +72,7 @@ def test_every_rule_is_about_a_setting_that_exists(acme):
 
 
 @pytest.mark.parametrize("kind", ["frozen", "api"])
-def test_only_what_learns_starts_with_the_weights_of_another_run(acme, kind):
+def test_only_trained_policies_start_with_weights_of_another_run(acme, kind):
     judge = f"policies.judge={{kind: {kind}, model: m, from: first@best, use: openai, options: {{model: m}}}}"
     with pytest.raises(ConfigError, match=rf"policies\.judge\.from: a policy of kind {kind} does not start") as caught:
         compose(load_plugins(), "acme", overrides=[judge])
@@ -80,7 +80,7 @@ def test_only_what_learns_starts_with_the_weights_of_another_run(acme, kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_from_is_a_key_and_start_is_none(acme, kind):
+def test_field_start_is_set_by_the_key_from_alone(acme, kind):
     composed = compose(
         load_plugins(), "acme", overrides=[f"policies.judge={{kind: {kind}, model: m, from: first@best}}"]
     )

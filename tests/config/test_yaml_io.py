@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa.config.yaml_io import format_scalar, format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa_core import ConfigError
 from mappa_core.config.layers import SettingsNode, iter_leaves, with_origin
-from mappa_core.errors import ConfigError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).filter(lambda text: "${" not in text)
 LINES = st.tuples(st.lists(TEXTS, max_size=3), st.sampled_from("\n\r\x85\u2028")).map(
@@ -106,7 +106,7 @@ def test_an_alias_is_a_copy():
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, TREES, max_size=4))
-def test_what_is_written_reads_back_and_keeps_its_origins(document):
+def test_written_config_is_read_with_equal_values_and_origins(document):
     tree = with_origin({"first": 1, "rest": document}, "default")
     numbered = SettingsNode(
         {key: with_origin(node.plain, f"a  b:{index}") for index, (key, node) in enumerate(tree.fields.items())}, ""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mappa_core.experience import Experience
-from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core import Completion, Experience, Failure, Message, Step, Task, Trajectory, Verdict
+from mappa_core.engine import VersionSpan
+from mappa_core.records import Counterfactual
 
 MakeStep = Callable[..., Step]
 MakeTrajectory = Callable[..., Trajectory]
@@ -125,7 +127,9 @@ def _experience(
         version=np.zeros(n_tokens, np.int32),
         logprobs=np.full(n_tokens, -0.5, np.float32),
         prompt_tokens=np.array([token for prompt in prompts for token in prompt], np.int32),
-        prompt_offsets=np.concatenate([[0], np.cumsum([len(one) for one in prompts], dtype=np.int64)]).astype(np.int64),
+        prompt_offsets=np.concatenate([[0], np.cumsum([len(prompt) for prompt in prompts], dtype=np.int64)]).astype(
+            np.int64
+        ),
         finished=np.ones(n_rows, np.bool_) if finished is None else np.array(finished, np.bool_),
         values=floats(values),
         old_logprobs=floats(old_logprobs),
@@ -146,3 +150,29 @@ def make_trajectory() -> MakeTrajectory:
 @pytest.fixture(scope="session")
 def make_experience() -> MakeExperience:
     return _experience
+
+
+@pytest.fixture(scope="session")
+def played(make_step, make_trajectory):
+    """A trajectory in which these agents act in this order."""
+
+    def make(agents="abc", *, error=None, **outcome: float):
+        steps = [make_step(f"s{k}", agent, position=k) for k, agent in enumerate(agents)]
+        return make_trajectory("t", steps, outcome=outcome, error=error)
+
+    return make
+
+
+@pytest.fixture
+def weighed(played: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
+    """A trajectory in which replacing action k gives the outcome that stands k-th; None: nothing was played."""
+
+    def build(*credited: float | None, **outcome: float) -> Trajectory:
+        made = [
+            Counterfactual(position=position, number=0, outcome={"correct": value})
+            for position, value in enumerate(credited)
+            if value is not None
+        ]
+        return replace(played("a" * len(credited), **outcome), counterfactuals=tuple(made))
+
+    return build

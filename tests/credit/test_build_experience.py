@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from mappa_core import Experience, Failure
 from mappa_core.credit.build_experience import build_experience, select_rows
-from mappa_core.experience import Experience
-from mappa_core.records import Failure, VersionSpan
+from mappa_core.engine import VersionSpan
 
 POLICIES = {"solver": "solver", "coder": "coder", "verifier": "verifier"}
 

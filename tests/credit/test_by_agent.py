@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Advantages, ConfigError
 from mappa_core.credit.by_agent import combine_estimators
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions, Rloo, RlooOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Advantages
 
 WHITENING = ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0))
 
@@ -58,7 +57,7 @@ def test_the_same_estimator_for_every_agent_is_that_estimator_by_agent(make_expe
     assert np.array_equal(apart.advantages, together.advantages)
 
 
-def test_without_exceptions_the_default_is_used_as_it_is() -> None:
+def test_default_estimator_without_exceptions_is_returned_unchanged() -> None:
     assert combine_estimators(WHITENING, {}) is WHITENING
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_core.config.schema import SupervisedSection
+from mappa_core import Message, Verdict
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.demonstrations import collect_demonstrations
-from mappa_core.records import Message, Verdict
+from mappa_core.engine import TrainSection
 
 POLICIES = {"solver": "solver", "coder": "coder"}
 LIVE = {"live": 1.0}
@@ -36,7 +36,7 @@ def make(make_step, make_trajectory):
             experience,
             [trajectory],
             phases,
-            SupervisedSection(weight=1.0, **settings),
+            replace(TrainSection().supervised, weight=1.0, **settings),
             encode=encode,
             max_tokens={"solver": 4, "coder": 6},
             saw_truth={"coder"},
@@ -53,7 +53,7 @@ def test_a_correction_stands_in_place_of_its_own_row(make):
     assert (found.row.dtype, found.tokens.dtype, found.offsets.dtype) == (np.int32, np.int32, np.int64)
 
 
-def test_nothing_to_correct_is_a_demonstration_of_none(make):
+def test_verdicts_without_corrections_give_no_demonstrations(make):
     found = make(judged("a", 1, None), judged("b", 1, " \n"))
     assert found.demonstrations.offsets.tolist() == [0]
     assert found.counts == {"used": 0}
@@ -85,13 +85,13 @@ def test_an_action_without_reward_or_of_a_policy_that_does_not_learn_teaches_not
     assert make(judged("a", 2, "x"), trained=("coder",)).counts == {"used": 0, "no_row": 1}
 
 
-def test_who_thinks_is_not_taught_to_act_without(make, make_step):
+def test_action_with_think_text_is_no_demonstration(make, make_step):
     thought = replace(make_step("a", "solver"), reply=Message(role="assistant", content="x", reasoning="so"))
     found = make(judged("a", 2, "x"), steps=[thought, make_step("b", "coder", position=1)])
     assert found.counts == {"used": 0, "thinking": 1}
 
 
-def test_what_may_hold_the_truth_is_left_out_where_that_is_wanted(make):
+def test_corrections_that_may_reveal_the_truth_can_be_excluded(make):
     verdicts = judged("a", 2, "x"), judged("b", 2, "y")
     assert make(*verdicts).counts == {"used": 2}
     assert make(*verdicts, truth=False).counts == {"used": 1, "truth": 1}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Estimator, Experience
 from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.estimators import (
     DrGrpo,
@@ -27,9 +28,6 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator
 
 ALL = [
     *(ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=0.9, normalize=n)) for n in ("policy", "agent", "all", "none")),
@@ -208,7 +206,7 @@ def strip(experience: Experience) -> Experience:
 
 @settings(max_examples=200)
 @given(estimator=estimators, batch=batches(), data=st.data())
-def test_a_row_of_weight_0_changes_no_bit_of_the_others(make_experience, estimator, batch, data) -> None:
+def test_row_of_weight_0_changes_no_bit_of_other_rows(make_experience, estimator, batch, data) -> None:
     experience = make_experience(**batch)
     out = experience.weight == 0
     bare = advantages(estimator, strip(experience))
@@ -241,7 +239,7 @@ def test_the_order_of_the_rows_does_not_matter(make_experience, estimator, batch
 
 
 @given(estimator=estimators, batch=batches())
-def test_the_experience_is_left_as_it_was(make_experience, estimator, batch) -> None:
+def test_estimator_does_not_change_the_experience(make_experience, estimator, batch) -> None:
     experience, before = make_experience(**batch), make_experience(**batch)
     advantages(estimator, experience)
     for field in fields(Experience):
@@ -249,7 +247,7 @@ def test_the_experience_is_left_as_it_was(make_experience, estimator, batch) -> 
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=lambda e: type(e).__name__)
-def test_no_rows_or_none_that_count_are_fine(estimator, make_experience) -> None:
+def test_empty_or_weightless_experience_is_accepted(estimator, make_experience) -> None:
     columns: dict[str, Any] = {"old_logprobs": [], "ref_logprobs": [], "values": []}
     assert advantages(estimator, make_experience([], [], **columns)).tolist() == []
     scored = {"old_logprobs": [-1.0] * 3, "ref_logprobs": [-1.0] * 3, "values": [0.5] * 3}

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import Advantages, ConfigError, Experience, Failure
 from mappa_core.credit.build_experience import build_experience, select_rows
 from mappa_core.credit.estimators import Gae, GaeOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Advantages, Experience
-from mappa_core.records import Failure
 
 
 def gae(experience: Experience, *, gamma: float = 1.0, lam: float = 1.0, kl_coef: float = 0.0) -> Advantages:
@@ -30,7 +28,7 @@ def test_within_an_action_by_hand(make_experience) -> None:
     np.testing.assert_allclose(found.value_targets, [1.25, 3.0])
 
 
-def test_an_action_looks_on_to_the_same_agents_next_one(make_experience) -> None:
+def test_value_after_an_action_is_that_of_the_agents_next_action(make_experience) -> None:
     """Agents a, b, a of one trajectory: the last token of row 0 looks on to the value 4 of row 2, and never to b's."""
     experience = make_experience(
         [2, 1, 1], [1.0, 50.0, 3.0], agent=[0, 1, 0], trajectory=[0, 0, 0], values=[1.0, 2.0, 90.0, 4.0]
@@ -73,7 +71,7 @@ def test_a_truncated_action_is_an_action_like_any_other(make_experience) -> None
     assert np.array_equal(whole.value_targets, cut.value_targets)
 
 
-def test_how_a_trajectory_that_broke_off_would_have_gone_on_is_unknown(make_experience) -> None:
+def test_last_action_of_an_unfinished_trajectory_has_no_value_target(make_experience) -> None:
     """Its last action says nothing; the one before is worth its reward and what its successor's first value says."""
     columns = {"trajectory": [0, 0, 1], "finished": [False, False, True], "values": [1.0, 2.0, 4.0, 5.0, 1.0]}
     experience = make_experience([2, 2, 1], [1.0, 3.0, 6.0], **columns)
@@ -86,7 +84,7 @@ def test_how_a_trajectory_that_broke_off_would_have_gone_on_is_unknown(make_expe
     assert whitened.advantages[2:4].tolist() == [0, 0]
 
 
-def test_without_a_future_nothing_is_unknown(make_experience) -> None:
+def test_unfinished_trajectory_has_advantages_at_discount_0(make_experience) -> None:
     columns = {"trajectory": [0, 0], "finished": [False, False], "values": [1.0, 4.0]}
     found = gae(make_experience([1, 1], [2.0, 3.0], **columns), gamma=0.0)
     assert found.advantages.tolist() == [1, -1]
@@ -158,7 +156,7 @@ def played(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(played(), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.floats(0, 1), st.randoms())
-def test_it_equals_a_loop_over_tokens_in_any_order_of_the_rows(make_experience, batch, gamma, lam, random) -> None:
+def test_gae_equals_a_loop_over_tokens_in_any_order_of_the_rows(make_experience, batch, gamma, lam, random) -> None:
     order = list(range(len(batch["lengths"])))
     random.shuffle(order)
     experience = select_rows(make_experience(**batch), np.array(order, np.int64))
@@ -176,7 +174,7 @@ def test_values_are_needed(make_experience) -> None:
         gae(experience)
 
 
-def test_it_must_be_known_which_trajectories_are_finished(make_experience) -> None:
+def test_experience_without_the_column_finished_is_refused(make_experience) -> None:
     with pytest.raises(ValueError, match="which trajectories are `finished`"):
         gae(replace(make_experience([1], [1.0], values=[0]), finished=None))
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Experience
 from mappa_core.credit.estimators import Gigpo, GigpoOptions
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
 
 
 def by_row(experience: Experience, **options: Any) -> list[float]:
@@ -98,7 +97,7 @@ def played(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(played(), st.floats(0, 1))
-def test_it_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma) -> None:
+def test_gigpo_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma) -> None:
     experience = make_experience(**batch)
     rows = [row for row in range(len(batch["reward"])) if experience.weight[row] > 0 and batch["finished"][row]]
     chain = {row: (batch["trajectory"][row], batch["agent"][row]) for row in rows}
@@ -107,7 +106,7 @@ def test_it_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma)
     for row in rows:
         later = [other for other in rows if chain[other] == chain[row] and other >= row]
         returns[row] = sum(gamma**k * batch["reward"][other] for k, other in enumerate(later))
-    totals = {one: sum(batch["reward"][row] for row in rows if chain[row] == one) for one in set(chain.values())}
+    totals = {value: sum(batch["reward"][row] for row in rows if chain[row] == value) for value in set(chain.values())}
     episodes = against(totals, {chain[row]: place[row] for row in rows}, {one: one[0] for one in totals})
     states = {row: (*place[row], tuple(batch["prompts"][row])) for row in rows}
     steps = against(returns, states, {row: chain[row][0] for row in rows})
@@ -115,7 +114,7 @@ def test_it_equals_a_loop_over_episodes_and_steps(make_experience, batch, gamma)
     np.testing.assert_allclose(by_row(experience, gamma=gamma, eps=0.01), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_it_needs_an_eps_and_a_discount() -> None:
+def test_eps_and_discount_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="gigpo: eps is 0; it must be above 0"):
         Gigpo(GigpoOptions(eps=0.0))
     with pytest.raises(ConfigError, match=r"gigpo: gamma is 1\.1"):

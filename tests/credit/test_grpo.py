@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Estimator, Experience
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.estimators import (
     DrGrpo,
@@ -20,9 +21,6 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator
 
 GROUPS = ("turn", "state", "episode")
 
@@ -157,7 +155,7 @@ def compared(draw: st.DrawFn) -> dict[str, list[float]]:
 
 
 @given(compared(), st.sampled_from(GROUPS), st.data())
-def test_they_equal_a_loop_over_the_groups(make_experience, batch, groups, data) -> None:
+def test_grpo_and_variants_equal_a_loop_over_the_groups(make_experience, batch, groups, data) -> None:
     n_tokens = sum(batch["lengths"])
     old, ref = data.draw(
         st.tuples(*(st.lists(st.floats(-4, 0, width=32), min_size=n_tokens, max_size=n_tokens) for _ in range(2)))

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from mappa_core import ConfigError, Verdict
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ScaleOptions, ScaleShaper
-from mappa_core.errors import ConfigError
-from mappa_core.records import Verdict
 
 
 def verdict(step: str, score: float | None, phase: str = "live") -> Verdict:
@@ -32,25 +31,25 @@ def test_a_reward_is_the_points_of_the_live_verdict(judged) -> None:
 
 
 @pytest.mark.parametrize("judgement", [(), (Verdict.failed("timeout"),), (Verdict.abstained("not mine"),)])
-def test_no_score_gives_no_reward_however_it_is_missing(judgement, judged) -> None:
+def test_verdict_without_a_score_gives_no_reward(judgement, judged) -> None:
     given = [replace(verdict, step="b") for verdict in judgement]
     assert compute_rewards(judged(verdict("a", 3.0), *given), {"live": 1.0}, ()) == (3.0, None, None)
 
 
-def test_phases_are_weighted_and_all_of_those_that_count_are_needed(judged) -> None:
+def test_reward_is_the_weighted_sum_of_phases_that_all_have_a_score(judged) -> None:
     both = [verdict("a", 10.0), verdict("a", 2.0, "after")]
     trajectory = judged(*both, verdict("b", 10.0), verdict("c", 10.0, "after"))
     assert compute_rewards(trajectory, {"live": 0.25, "after": 0.75}, ()) == (4.0, None, None)
     assert compute_rewards(trajectory, {"live": 0.0, "after": 1.0}, ()) == (2.0, None, 10.0)
 
 
-def test_of_several_verdicts_of_one_phase_the_last_one_counts_even_where_it_failed(judged) -> None:
+def test_last_verdict_of_a_phase_counts_even_if_it_failed(judged) -> None:
     trajectory = judged(verdict("a", 1.0), verdict("a", 9.0), verdict("b", None), verdict("b", 5.0), verdict("c", 5.0))
     assert compute_rewards(trajectory, {"live": 1.0}, ()) == (9.0, 5.0, 5.0)
     assert compute_rewards(judged(verdict("a", 5.0), verdict("a", None)), {"live": 1.0}, ()) == (None, None, None)
 
 
-def test_without_a_weighted_phase_there_is_nothing_to_start_from(judged) -> None:
+def test_rewards_without_a_weighted_phase_come_from_shapers_alone(judged) -> None:
     trajectory = judged(verdict("a", 5.0), outcome={"correct": 1.0})
     assert compute_rewards(trajectory, {}, ()) == compute_rewards(trajectory, {"live": 0.0}, ()) == (None, None, None)
     assert compute_rewards(trajectory, {}, [OutcomeShaper(OutcomeOptions())]) == (1.0, 1.0, 1.0)

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError, Failure
 from mappa_core.credit.shapers import (
     DifferenceOptions,
     DifferenceShaper,
@@ -20,21 +19,8 @@ from mappa_core.credit.shapers import (
     ScaleOptions,
     ScaleShaper,
 )
-from mappa_core.errors import ConfigError
-from mappa_core.records import Counterfactual, Failure
 
 optional_rewards = st.lists(st.none() | st.integers(-10, 10).map(float), max_size=12)
-
-
-@pytest.fixture(scope="session")
-def played(make_step, make_trajectory):
-    """A trajectory in which these agents act in this order."""
-
-    def make(agents="abc", *, error=None, **outcome: float):
-        steps = [make_step(f"s{k}", agent, position=k) for k, agent in enumerate(agents)]
-        return make_trajectory("t", steps, outcome=outcome, error=error)
-
-    return make
 
 
 # scale
@@ -75,7 +61,7 @@ def test_process_and_outcome_add_up_and_a_missing_reward_stays_missing(played) -
     assert shaper(played(correct=1.0), (1.0, None, 0.5)) == (2.5, None, 2.25)
 
 
-def test_a_missing_outcome_is_needed_unless_it_weighs_nothing(played) -> None:
+def test_missing_outcome_gives_no_reward_unless_its_weight_is_0(played) -> None:
     assert OutcomeMixShaper(OutcomeMixOptions())(played(), (1.0, 2.0, 3.0)) == (None, None, None)
     shaper = OutcomeMixShaper(OutcomeMixOptions(process_weight=2.0, outcome_weight=0.0))
     assert shaper(played(), (1.0, None, 3.0)) == (2.0, None, 6.0)
@@ -140,7 +126,7 @@ def test_an_action_of_unknown_length_or_reward_is_left_as_it_is(make_step, make_
 
 
 @pytest.mark.parametrize("buffer", [0, -1, 9])
-def test_a_buffer_that_does_not_lie_in_the_limit_is_refused(buffer: int) -> None:
+def test_buffer_longer_than_the_limit_is_refused(buffer: int) -> None:
     with pytest.raises(ConfigError, match="it must lie between 1 and 8"):
         LengthPenaltyShaper(LengthPenaltyOptions(limit=8, buffer=buffer))
 
@@ -163,24 +149,14 @@ def test_no_shaper_makes_a_number_of_a_missing_verdict_unless_the_outcome_replac
 # difference
 
 
-def weighed(played, *credited, **outcome):
-    """A trajectory in which replacing action k gives the outcome that stands k-th; None: nothing was played."""
-    made = [
-        Counterfactual(position=k, number=0, outcome={"correct": one})
-        for k, one in enumerate(credited)
-        if one is not None
-    ]
-    return replace(played("a" * len(credited), **outcome), counterfactuals=tuple(made))
-
-
-def test_a_reward_is_what_replacing_the_action_takes_away(played) -> None:
-    trajectory = weighed(played, 1.0, 0.0, None, correct=0.25)
+def test_a_reward_is_what_replacing_the_action_takes_away(weighed) -> None:
+    trajectory = weighed(1.0, 0.0, None, correct=0.25)
     assert DifferenceShaper(DifferenceOptions(weight=2.0))(trajectory, (None, None, None)) == (-1.5, 0.5, None)
     mixed = DifferenceShaper(DifferenceOptions(process_weight=0.5))
     assert mixed(trajectory, (4.0, None, 4.0)) == (-0.75 + 2.0, None, None)
 
 
-def test_no_outcome_is_no_credit(played) -> None:
-    assert DifferenceShaper(DifferenceOptions())(weighed(played, 1.0, 0.0), (1.0, 1.0)) == (None, None)
+def test_no_outcome_is_no_credit(weighed) -> None:
+    assert DifferenceShaper(DifferenceOptions())(weighed(1.0, 0.0), (1.0, 1.0)) == (None, None)
     other = DifferenceOptions(metric="score")
-    assert DifferenceShaper(other)(weighed(played, 1.0, correct=1.0, score=1.0), (1.0,)) == (None,)
+    assert DifferenceShaper(other)(weighed(1.0, correct=1.0, score=1.0), (1.0,)) == (None,)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from mappa_core import Experience
 from mappa_core.credit.build_experience import build_experience
-from mappa_core.experience import Experience
-from mappa_core.records import Int64
 from mappa_engine.learning.training_sequences import build_sequences
 
 Row = tuple[str, str, list[int], list[int]]
@@ -79,7 +79,7 @@ def test_a_sequence_holds_one_policy_of_one_trajectory(experience_of, rows) -> N
         assert len(set(zip(experience.policy[own], experience.trajectory[own], strict=True))) == 1
 
 
-def rows_of(experience: Experience, rows: Int64 | None = None) -> list[list[int]]:
+def rows_of(experience: Experience, rows: NDArray[np.int64] | None = None) -> list[list[int]]:
     return [np.unique(experience.row_of_token[s.source]).tolist() for s in build_sequences(experience, rows)]
 
 
@@ -124,7 +124,7 @@ def test_interleaved_agents_of_a_shared_policy_form_a_sequence_each(experience_o
     assert rows_of(experience) == [[0, 2], [1, 3]]
 
 
-def test_of_two_branches_one_goes_on_and_the_other_begins_anew(experience_of) -> None:
+def test_second_branch_of_a_prompt_begins_a_new_sequence(experience_of) -> None:
     experience = experience_of([("t", "p", [1], [2]), ("t", "p", [1, 2], [3]), ("t", "p", [1, 2, 5], [4])])
     assert rows_of(experience) == [[0, 1], [2]]
 

@@ -11,11 +11,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from mappa.config.compose import compose
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, TaskError
 from mappa_core.data import read_rows
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
-from mappa_core.errors import ConfigError, TaskError
-from mappa_core.plugins import load_plugins
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [
@@ -183,7 +183,7 @@ def test_a_stratum_that_is_missing_is_refused(tmp_path):
         load(write(tmp_path / "t.jsonl", as_lines(ROWS)), stratum="part")
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_path_that_is_no_file_is_refused(tmp_path):
     with pytest.raises(TaskError, match=r"missing\.json: there is no such file"):
         load(tmp_path / "missing.json")
     with pytest.raises(TaskError, match="is a folder"):

@@ -31,9 +31,9 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import click
 
 from mappa.cli import main
-from mappa.config.compose import ComposedConfig, compose
 from mappa.runs import RunReader
-from mappa_core.plugins import load_plugins
+from mappa.sessions import ComposedConfig, compose
+from mappa.testing import load_plugins
 
 ROOT = Path(__file__).parents[2]
 MARKS = {"needs", "tested", "recipe", "uses"}

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
 from mappa.config.yaml_io import parse_yaml
 from mappa.session.coaches import build_coaches
-from mappa_core.config.schema import HealthSection, TrainSection
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core.config.schema import HealthSection
+from mappa_core.engine import TrainSection
 from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions, SAPOOptions, VESPOOptions
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,8 @@ import re
 import types
 from pathlib import Path
 
-from mappa.testing import WireServer, json_answer, play
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Task
+from mappa.testing import WireServer, json_answer, load_plugins, play
+from mappa_core import Message, Role, Task, Workflow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coaches.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

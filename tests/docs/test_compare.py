@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa.cli.main import main
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa import Run
+from mappa.cli import main
+from mappa.testing import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

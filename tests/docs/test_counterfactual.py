@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from mappa.cli import main
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counterfactual.md").read_text()
 COMMANDS = [

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
 from mappa.look.cli.export import command
 from mappa.look.dataset import ExportRequest, Filters
 from mappa.look.dataset.examples import PromptFormatter
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit import demonstrations
-from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 (BLOCK,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
 from mappa.config.yaml_io import parse_yaml
-from mappa_core.config.schema import CorrectionSection
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core.engine import CorrectionSection
 from mappa_engine.options import ClusterOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()

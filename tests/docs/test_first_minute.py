@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from mappa.cli.main import main
+from mappa.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mappa.cli import main
-from mappa.config.compose import compose
 from mappa.session.toolset import open_tools
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_gateway.errors import _STATUS, RequestFault
 from mappa_gateway.options import GatewayOptions
 from mappa_gateway.wire.chat_completions import ChatRequest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_engine.node import LEAST_DRIVERS
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.evaluation.heldout import Evaluation
+from mappa.runs import Evaluation
 from mappa.store.agent_columns import AgentSummary
 from mappa.store.iteration_report import (
     CoachFigures,
@@ -16,9 +16,8 @@ from mappa.store.iteration_report import (
     Staleness,
     VerdictCount,
 )
-from mappa_core.coach import Gap
-from mappa_core.protocols import DriftReport
-from mappa_core.records import Interval, Usage
+from mappa_core import Usage
+from mappa_core.coach import DriftReport, Gap, Interval
 
 WHOLE = Interval(mean=1.0, low=0.0, high=2.0)
 COUNT = VerdictCount(usage=Usage(calls=1, prompt_tokens=1, completion_tokens=1, cached_tokens=1, usd=0.5))

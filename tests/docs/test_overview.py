@@ -7,10 +7,8 @@ from pathlib import Path
 
 from mappa.cli import main
 from mappa.runs import RunReader
-from mappa.testing import play
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Task, ToolResult
+from mappa.testing import load_plugins, play
+from mappa_core import Message, Role, Task, ToolResult, Workflow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overview.md").read_text()
 SHORT = ("train.iterations=1", "train.prompts=2", "eval.problems=2")
@@ -25,7 +23,7 @@ class One(Workflow):
 
 
 class Python:
-    from mappa_core.records import ToolSpec
+    from mappa_core import ToolSpec
 
     spec = ToolSpec(name="python", description="", schema={})
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
 from mappa.config.yaml_io import parse_yaml
-from mappa.session.policies import assign_policies, build_policy_specs
+from mappa.session.policies import build_policy_specs
+from mappa.sessions import assign_policies, compose
+from mappa.testing import load_plugins
 from mappa_core.config.schema import LoraSection
-from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

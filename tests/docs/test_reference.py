@@ -31,9 +31,9 @@ def test_every_page_is_what_the_code_says(pages):
 
 
 def test_nothing_is_left_out(pages):
-    from mappa.cli.main import command_names
+    from mappa.cli.command_group import command_names
+    from mappa.sessions import RunConfig
     from mappa_core import errors
-    from mappa_core.config.schema import RunConfig
     from mappa_core.plugins import HOOK_NAMES
 
     assert [name for name in HOOK_NAMES if f"## `{name}`" not in pages["hooks.md"]] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mappa import Run
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 
 def _module(path: Path):

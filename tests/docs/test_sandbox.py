@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from mappa.config.compose import compose
-from mappa_core.config.schema import LimitsSection, ToolSection
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core.config.schema import LimitsSection
+from mappa_core.sandbox import ToolSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.cli.progress import evaluation_line, format_problem_count
-from mappa.cli.result_tables import evaluation_json, evaluation_table
 from mappa.evaluation import heldout
 from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.statistics import paired_gain, share_interval
-from mappa.store.summary import FigureSummary, Summary
-from mappa.training import summary
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.records import Failure, Task, Trajectory
+from mappa.store.summary import FigureSummary
+from mappa_core import ConfigError, Failure, RunError, Task, Trajectory
 
 PROMPT = Failure(kind="PromptTooLong", message="too long")
 LOST = Failure(kind="ToolError", message="no sandbox")
@@ -50,20 +46,44 @@ def test_figures_stand_beside_the_metric_sample_by_sample():
     assert found.failures == {"PromptTooLong": 1, "ToolError": 1}
 
 
-def test_problems_without_a_value_are_not_counted_as_if_they_had_one():
-    found = evaluated(*(rollout(name, {"success": 1.0}) for name in "abc"), rollout("d", {}, error=LOST), figures=())
-    assert (found.known, len(found.problems)) == (3, 4)
-    assert evaluation_line(found).startswith("held-out after 0 iterations: success 100.0 % ")
-    assert " over 3 of 4 problems; not finished: 1 ToolError" in evaluation_line(found)
-    document = evaluation_json(found)
+THREE = [rollout(name, {"success": 1.0}) for name in "abc"]
+
+
+@pytest.fixture
+def one_lost():
+    """Four problems, one of them without a value."""
+    return evaluated(*THREE, rollout("d", {}, error=LOST), figures=())
+
+
+def test_a_problem_without_a_value_is_not_counted_as_known(one_lost):
+    assert (one_lost.known, len(one_lost.problems)) == (3, 4)
+
+
+def test_the_line_of_an_evaluation_counts_problems_without_a_value(one_lost, evaluation_line):
+    assert evaluation_line(one_lost).startswith("held-out after 0 iterations: success 100.0 % ")
+    assert " over 3 of 4 problems; not finished: 1 ToolError" in evaluation_line(one_lost)
+
+
+def test_the_line_of_a_whole_evaluation_counts_its_problems_alone(evaluation_line):
+    assert " over 3 problems" in evaluation_line(evaluated(*THREE))
+
+
+def test_the_document_of_an_evaluation_counts_problems_without_a_value(one_lost, evaluation_json):
+    document = evaluation_json(one_lost)
     assert (document["problems"], document["known_problems"]) == (4, 3)
-    assert [*evaluation_table(found).columns[1].cells] == ["3 of 4"]
-    assert " over 3 problems" in evaluation_line(evaluated(*(rollout(name, {"success": 1.0}) for name in "abc")))
-    blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
-    assert summary.build_summary(blank, Nothing(), [found]).eval.known == (3,)
-    counts = [format_problem_count(4, 2, known) for known in ((), (4, 4), (3, 3), (4, 3))]
-    four = "4 problems in 2 clusters"
-    assert counts == [four, four, f"3 of {four}", f"4 and 3 of {four}"]
+
+
+def test_the_table_of_an_evaluation_counts_problems_without_a_value(one_lost, printed_counts):
+    assert printed_counts(one_lost) == ["3 of 4"]
+
+
+def test_the_summary_counts_problems_without_a_value(one_lost, summary_of):
+    assert summary_of([one_lost]).known == (3,)
+
+
+@pytest.mark.parametrize(("known", "said"), [((), ""), ((4, 4), ""), ((3, 3), "3 of "), ((4, 3), "4 and 3 of ")])
+def test_known_problems_are_named_where_some_are_missing(known, said, format_problem_count):
+    assert format_problem_count(4, 2, known) == f"{said}4 problems in 2 clusters"
 
 
 @pytest.mark.parametrize("value", [85.0, -0.1])
@@ -74,7 +94,7 @@ def test_a_metric_or_figure_that_is_no_share_is_refused(value):
     evaluated(rollout("a", {"success": 1.0, "fair": 0.0, "points": value}))  # nothing is computed of others
 
 
-def test_a_figure_that_is_not_defined_for_a_task_leaves_it_out():
+def test_task_without_a_figure_is_excluded_from_its_mean():
     found = evaluated(
         rollout("a", {"success": 1.0}),
         rollout("a", {}, sample=1, error=PROMPT),
@@ -96,12 +116,12 @@ def test_a_metric_that_was_not_recorded_is_a_fault_of_the_workflow():
         evaluated(rollout("a", {"fair": 1.0}))
 
 
-def test_an_evaluation_whose_trajectories_are_gone_is_said():
+def test_evaluation_without_its_trajectories_is_an_error():
     with pytest.raises(RunError, match="the evaluation of iteration 3 has no trajectories"):
         build_evaluation([], metric="success", iteration=3)
 
 
-def test_samples_that_are_not_there_are_left_out():
+def test_missing_samples_are_excluded():
     found = evaluated(rollout("a", {"success": 1.0, "fair": 1.0}), rollout("b", {"success": 0.0, "fair": 0.0}),
                       rollout("a", {"success": 0.0, "fair": 0.0}, sample=1))  # fmt: skip
     np.testing.assert_equal(found.values, [[1.0, 0.0], [0.0, np.nan]])
@@ -143,17 +163,9 @@ def test_strata_keep_their_figures_and_clusters():
     assert evaluated(rollout("a", {"success": 1.0, "fair": 1.0})).by_stratum() == {}
 
 
-class Nothing:
-    """The store of a run that has not trained yet."""
-
-    def iterations(self):
-        return []
-
-
-def test_the_summary_holds_every_measure_by_stratum():
+def test_the_summary_holds_every_measure_by_stratum(summary_of):
     before, after = four(0.0, 0.25, 0.5, 0.5), four(1.0, 0.5, 0.75, 1.0)
-    blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
-    found = summary.build_summary(blank, Nothing(), [before, before, after]).eval
+    found = summary_of([before, before, after])
     fair = before.with_metric("fair"), after.with_metric("fair")
     gain = fair[1].gain_over(fair[0])
     assert (found.n, found.clusters) == (4, 3)
@@ -161,7 +173,7 @@ def test_the_summary_holds_every_measure_by_stratum():
     odd = found.strata["odd"]
     assert odd.n == 2 and odd.gain.mean == pytest.approx(0.375)
     assert odd.figures["fair"].gain.mean == pytest.approx(0.1875)
-    alone = summary.build_summary(blank, Nothing(), [before]).eval
+    alone = summary_of([before])
     assert alone.after is None and alone.figures["fair"].gain is None and alone.strata["even"].after is None
 
 

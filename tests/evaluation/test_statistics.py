@@ -43,11 +43,11 @@ ratings = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
         (1000, 1.9623),
     ],
 )
-def test_t_quantiles_are_the_tabulated_ones(degrees: int, tabulated: float) -> None:
+def test_t_quantiles_match_the_published_table(degrees: int, tabulated: float) -> None:
     assert t_quantile(degrees) == pytest.approx(tabulated, abs=6e-5)
 
 
-def test_t_quantiles_go_down_to_that_of_the_normal() -> None:
+def test_t_quantiles_decrease_to_the_normal_quantile() -> None:
     quantiles = [t_quantile(degrees) for degrees in range(1, 200)]
     assert quantiles == sorted(quantiles, reverse=True)
     assert t_quantile(100_000) == pytest.approx(1.959964 + 2.37e-5, abs=1e-6)
@@ -103,7 +103,7 @@ def test_zeros_and_ones_have_wilsons_interval_unless_they_come_in_clusters() -> 
 
 
 @given(ratings)
-def test_clusters_of_one_value_change_nothing(values: list[float]) -> None:
+def test_clusters_of_one_value_give_the_interval_without_clusters(values: list[float]) -> None:
     values = [*values, 0.5]
     apart = mean_interval(values, clusters=range(len(values)))
     assert apart == mean_interval(values)
@@ -164,7 +164,7 @@ def test_clusters_of_equal_size_by_hand() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - reach, 0.5 + reach), abs=1e-5)
 
 
-def test_one_cluster_that_holds_nearly_everything_gives_no_interval() -> None:
+def test_dominant_cluster_gives_no_interval() -> None:
     found = mean_interval([*np.linspace(0, 1, 20), 0.5], clusters=[*("a" * 20), "b"])
     assert found == Interval(mean=0.5)
 
@@ -230,14 +230,14 @@ def test_a_share_of_many_clusters_is_studentised_by_draws_of_clusters() -> None:
     assert share_interval(values, clusters.tolist()) == found
 
 
-def test_a_share_that_few_of_many_clusters_have_is_no_matter_of_draws() -> None:
+def test_interval_of_a_rare_success_has_a_closed_form() -> None:
     # Over a third of the draws are without the only one. Its error is Student's, so that n is that of a sample.
     found, n, t = share_interval([1.0] + [0.0] * 39, clusters=range(40)), 39.0, t_quantile(39)
     for bound in (found.low, found.high):
         assert (found.mean - bound) ** 2 == pytest.approx(t**2 * bound * (1 - bound) / n)
 
 
-def test_shares_that_are_all_alike_are_worth_one_problem_a_cluster() -> None:
+def test_equal_means_of_clusters_count_one_problem_per_cluster() -> None:
     assert share_interval([0.0] * 6, clusters="aabbcc") == share_interval([0.0] * 3)
     assert share_interval([1.0] * 6, clusters="aabbcc") == share_interval([1.0] * 3)
     assert share_interval([0.5, 0.25, 0.25, 0.5], clusters="aabb") == Interval(mean=0.375, low=0.375, high=0.375)
@@ -253,7 +253,7 @@ def test_a_gain_over_many_problems_in_the_middle_is_students_of_the_differences(
     assert (found.low, found.high) == pytest.approx((students.low, students.high), abs=1e-3)
 
 
-def test_a_gain_near_one_is_not_told_surely_from_30_problems() -> None:
+def test_gain_near_1_of_30_problems_has_a_wide_interval() -> None:
     """Student's interval of one difference in 30 ends 3 points around it, and covers two thirds of the truths there."""
     found = paired_gain([0.0] + [1.0] * 29, [1.0] * 30)
     assert found.low is not None and found.high is not None
@@ -270,7 +270,7 @@ def test_a_gain_over_few_problems_by_hand() -> None:
     assert found.high == pytest.approx(0.5 + after, abs=1e-5)
 
 
-def test_that_no_problem_changed_does_not_say_that_none_would() -> None:
+def test_gain_without_any_changed_problem_has_an_interval_of_positive_width() -> None:
     values = [0.0] * 8 + [1.0] * 8
     found = paired_gain(values, values)
     # The covariance of a table of 8, 0, 0, 8 less half a pair: (64 - 16 / 2) / 64.
@@ -283,7 +283,7 @@ def test_that_no_problem_changed_does_not_say_that_none_would() -> None:
 
 
 @pytest.mark.parametrize(("problems", "gain"), [(16, 0.03), (30, 0.05), (100, 0.03), (256, 0.03)])
-def test_a_gain_is_covered_where_few_problems_change(problems: int, gain: float) -> None:
+def test_interval_of_a_gain_covers_the_truth_if_few_problems_change(problems: int, gain: float) -> None:
     random, hits = np.random.default_rng(problems), 0
     for difficulty in random.random((400, problems)):
         found = paired_gain(difficulty < 0.5, difficulty < 0.5 + gain)  # the second solves all that the first solves

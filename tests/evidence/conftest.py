@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa_core.experience import Experience
+from mappa_core import Experience
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "evidence"))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from arms import figures
 
-from mappa.evaluation.heldout import Evaluation
-from mappa.evaluation.statistics import paired_gain
+from mappa.runs import Evaluation
+from mappa.statistics import paired_gain
 from mappa.store.summary import EvalSummary, Summary
 from mappa.training import TrainResult
 

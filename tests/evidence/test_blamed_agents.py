@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from blamed_agents import Failure, read_failures, right_share, summarize
 
-from mappa.look.coach_eval.bootstrap import Estimate
+from mappa import Run
+from mappa.judging import Estimate
 from mappa.runs import RunReader
-from mappa.training.run import Run
+from mappa.testing import load_plugins
 from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.plugins import load_plugins
 
 
 def failure(task, guilty, blamed, stage=0):

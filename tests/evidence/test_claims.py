@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from claims import Claim, judged, restricted, rows, within
 
-from mappa.evaluation.heldout import Evaluation
 from mappa.look.run_results import RunResult
+from mappa.runs import Evaluation
 
 PROBLEMS = tuple(f"p{number:03d}" for number in range(200))
 

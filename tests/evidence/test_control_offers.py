@@ -4,10 +4,8 @@ import control_offers
 import numpy as np
 import pytest
 
-from mappa.testing import play
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Task
+from mappa.testing import load_plugins, play
+from mappa_core import Message, Role, Task, Workflow
 
 ROWS = 40
 

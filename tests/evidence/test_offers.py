@@ -11,10 +11,8 @@ import noisy_offers
 import numpy as np
 import pytest
 
+from mappa_core import Coach, Completion, ConfigError, Message, Role, Scene, Step, Task, ToolResult, Verdict
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task, ToolResult, Verdict
 from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 

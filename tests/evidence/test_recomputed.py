@@ -19,9 +19,9 @@ import pytest
 import stored
 from reading_model import STEPS, make_reading_model
 
+from mappa import Run
 from mappa.store.summary import read_summary
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 OFFERS = {
     "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,

@@ -13,11 +13,11 @@ from arms import Figures, figures, write
 from claims import Claim, judged, restricted
 from curves import CHOOSING
 
+from mappa import Run
 from mappa.look.run_results import read_result
 from mappa.session.eval_split import in_selection_split
-from mappa.training.run import Run
+from mappa.testing import load_plugins
 from mappa_core import Task
-from mappa_core.plugins import load_plugins
 
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 JUDGED = [

@@ -35,9 +35,9 @@ import warm_starts
 from click.testing import CliRunner
 from rates import at_best_rates
 
+from mappa import Run
 from mappa.store.summary import EvalSummary, SelectionSummary, Summary
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 OFFERS = {
     "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,

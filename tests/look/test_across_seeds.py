@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa.evaluation.statistics import gain_half_widths
 from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.compare import sequential_level
-from mappa.statistics import paired_gain, share_interval
-from mappa_core.records import Interval
+from mappa.statistics import Interval, paired_gain, share_interval
 
 shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 
@@ -30,7 +28,7 @@ def grids(seeds, problems):
 
 @settings(max_examples=30)
 @given(grids(1, 12), grids(1, 12), st.lists(st.integers(0, 4), min_size=12, max_size=12))
-def test_of_one_seed_it_is_what_a_run_prints_itself(one, other, clusters):
+def test_interval_of_one_seed_is_that_of_the_run(one, other, clusters):
     assert mean_over_seeds(one, clusters) == share_interval(one[0], clusters)
     found = difference_over_seeds(one, other, clusters)
     assert found.interval == paired_gain(other[0], one[0], clusters)
@@ -79,7 +77,7 @@ def by_hand(one, other):
     return gains.mean(), max(0.0, sum(seeds) - chance), sum(seeds) ** 2 / unsure
 
 
-def test_a_difference_over_seeds_by_hand():
+def test_a_difference_over_seeds_by_hand(gain_half_widths):
     random = np.random.default_rng(2)
     one = (random.random((3, 40)) < np.array([[0.4], [0.9], [0.7]])).astype(float)
     other = (random.random((4, 40)) < np.array([[0.2], [0.4], [0.3], [0.5]])).astype(float)
@@ -102,14 +100,14 @@ def test_a_difference_over_seeds_by_hand():
     assert found.interval.high - found.interval.low != alone.interval.high - alone.interval.low
 
 
-def test_seeds_that_come_out_the_same_add_nothing():
+def test_identical_seeds_do_not_narrow_the_interval():
     one, other = np.tile([1.0, 0.0, 1.0, 1.0, 0.0], (3, 1)), np.tile([0.0, 0.0, 1.0, 0.0, 0.0], (2, 1))
     found = difference_over_seeds(one, other)
     alone = paired_gain(other[0], one[0])
     assert (found.interval.low, found.interval.high) == pytest.approx((alone.low, alone.high))
 
 
-def test_seeds_that_differ_widen_it_however_many_problems_there_are():
+def test_differing_seeds_widen_the_interval_for_any_number_of_problems():
     n = 2000
     random = np.random.default_rng(0)
     levels = np.array([0.3, 0.5, 0.7])
@@ -125,7 +123,7 @@ def test_seeds_that_differ_widen_it_however_many_problems_there_are():
 
 @settings(max_examples=30)
 @given(grids(3, 8), grids(2, 8), st.lists(st.integers(0, 5), min_size=8, max_size=8))
-def test_what_must_not_matter(one, other, clusters):
+def test_difference_is_antisymmetric_and_independent_of_order(one, other, clusters):
     found, turned = difference_over_seeds(one, other, clusters), difference_over_seeds(other, one, clusters)
     assert found.interval.mean == pytest.approx(-turned.interval.mean)
     if found.p is None:
@@ -158,7 +156,7 @@ def test_holm_by_hand():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_rejects_what_its_steps_reject(chances):
+def test_holm_adjustment_equals_its_stepwise_definition(chances):
     adjusted = holm(chances)
     order = np.argsort(chances, kind="stable")
     rejected = set()

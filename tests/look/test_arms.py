@@ -4,12 +4,12 @@ import io
 
 import numpy as np
 
-from mappa.cli.console import Console
-from mappa.evaluation.heldout import Evaluation
+from mappa.commands import Console
 from mappa.look.cli.compare import comparison_json, comparison_notes, show_comparison
 from mappa.look.compare import compare_arms, sequential_level
 from mappa.look.notebook import comparison_html
 from mappa.look.run_results import RunResult
+from mappa.runs import Evaluation
 
 
 def result(seed, values, **settings):
@@ -53,7 +53,7 @@ def test_nothing_is_said_of_a_difference_before_three_seeds_while_runs_are_to_co
     assert "b, a: the runs differ; of the settings this cannot be told" in shown(compare_arms(done, level=0.025))
 
 
-def test_what_else_differs_between_the_arms_is_named():
+def test_further_differences_between_arms_are_named():
     two = {"train.iterations": "2", "train.learning_rate": "5e-4", "coach.use": "x", "coach.options.n": "1"}
     one = {"train.iterations": "1", "train.learning_rate": ".9", "coach.use": "y"}
     groups = {"a": [result(0, WRONG, **two)], "b": [result(0, RIGHT, **one)]}

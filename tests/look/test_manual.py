@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.manual import FOLDER, find_pages, index_pages, join_pages, read_pages, split_pages
 
 
@@ -23,7 +23,7 @@ def test_every_page_of_the_documents_is_there():
     assert set(read_pages()) == {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.md")}
 
 
-def test_a_page_a_topic_and_what_nobody_wrote_of(capsys, monkeypatch):
+def test_docs_command_prints_pages_and_topics_and_refuses_unknown_topics(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["docs", "gateway"]) == 0
     assert capsys.readouterr().out.startswith("# Bring an existing agent")

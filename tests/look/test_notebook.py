@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -25,7 +26,6 @@ from mappa.look.notebook import (
 from mappa.statistics import Interval
 from mappa.store.agent_columns import AgentSummary
 from mappa.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
-from mappa.training.run import TrainResult
 from mappa_core import ConfigError, Task, Trajectory
 from mappa_core.redaction import keep_secret
 
@@ -77,7 +77,7 @@ def test_texts_of_strangers_are_escaped_and_keys_masked():
 
 
 def test_a_result_shows_its_folder_gains_and_agents(tmp_path):
-    html = result_html(TrainResult(folder=tmp_path, summary=SUMMARY, evaluations=()))
+    html = result_html(SimpleNamespace(folder=tmp_path, summary=SUMMARY, evaluations=()))
     assert html.endswith(summary_html(SUMMARY)) and "<script" not in html
     found = rows(html)
     assert found[0] == ["run", str(tmp_path)]
@@ -103,7 +103,7 @@ def test_a_run_that_was_judged_afterwards_shows_these_verdicts(tmp_path, monkeyp
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Forty."}]
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said}))
     assert main(["import", "log.jsonl", "--name", "mine"]) == 0
-    assert main(["recoach", "runs/mine", "--coach", "evidence", "--quiet"]) == 0
+    assert main(["judge", "runs/mine", "--coach", "evidence", "--quiet"]) == 0
     with runs.open(tmp_path / "runs" / "mine") as run:
         found = rows(run_html(run))
     assert ["core/imported", "0", "done", "0", "1"] in found
@@ -177,7 +177,7 @@ def test_progress_moves_with_every_action_before_a_rollout_has_ended(handle, mon
     assert "evaluating, after iteration 3: 0/8 rollouts, 0 actions, 0:0" in handle.states[-1]
 
 
-def test_the_extension_shows_what_it_lists():
+def test_extension_displays_the_types_it_lists():
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     load_ipython_extension(shell)
     assert shell.display_formatter.formatters["text/html"](SUMMARY) == summary_html(SUMMARY)

@@ -9,7 +9,7 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.output_files import check_writable, unique_file_name
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 def test_a_place_that_takes_no_file_is_refused_and_nothing_is_left(tmp_path):
@@ -85,12 +85,12 @@ def test_an_import_into_a_file_is_refused(refused):
 @pytest.mark.parametrize(
     "command",
     [
-        ("blame", "norun", "--save"),
+        ("prove", "norun", "--save"),
         ("report", "norun", "--out"),
         ("coach", "calibrate", "--run", "norun", "--judges", "nobody.jsonl", "--out"),
     ],
 )
-def test_where_the_result_goes_is_looked_at_before_the_run(refused, command):
+def test_output_path_is_checked_before_the_run(refused, command):
     assert "nowhere/x.json: cannot be written: No such file or directory: its folder is missing" in refused(
         *command, "nowhere/x.json"
     )

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.plugin_check import check_package
-from mappa_core.errors import InputError
+from mappa_core import InputError
 
 BROKEN = {
     "a library that is missing": ("import no_such_library\n", "No module named 'no_such_library'"),
@@ -61,7 +61,7 @@ def test_each_fault_of_a_broken_package_is_named(site, source, said, capsys):
     assert first == "sick-package 1.0: 1 fault" and said in faults[0], (first, faults)
 
 
-def test_what_is_no_package_with_plugins_is_said(capsys):
+def test_package_without_plugins_is_an_error(capsys):
     with pytest.raises(InputError, match="no distribution 'mappa-nowhere' here"):
         check_package("mappa-nowhere")
     faults = check_package("click").faults

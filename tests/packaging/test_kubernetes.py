@@ -13,7 +13,7 @@ import yaml
 
 from mappa.session.config_problems import find_problems
 from mappa.sessions import compose
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 ROOT = Path(__file__).parents[2]
 IMAGE = (ROOT / "deploy" / "kubernetes" / "Dockerfile").read_text()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mappa_core.errors import PluginError
+from mappa_core import PluginError
 from mappa_core.plugins import load_plugins
 
 

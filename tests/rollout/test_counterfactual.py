@@ -15,16 +15,24 @@ from mappa.rollout.counterfactual import (
 )
 from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.team import Job, Team
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa.store.iteration_report import CounterfactualFigures
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import RunConfig
 from mappa.testing import FixedCoach, ScriptedSampler
-from mappa_core.config.schema import CounterfactualSection
-from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Workflow
-from mappa_core.records import Counterfactual, Failure, Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
+from mappa_core import (
+    ConfigError,
+    Failure,
+    Message,
+    Role,
+    Sampling,
+    Task,
+    ToolError,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+)
 
+NO_COUNTERFACTUALS = RunConfig().credit.counterfactual
 TASK = Task(id="sum", prompt="2+2", reference="4")
 
 
@@ -143,7 +151,7 @@ class Bench:
     def again(self, use, *, default_actions=None, **section):
         return CounterfactualCollector(
             self.team,
-            CounterfactualSection(use=use, **section),
+            replace(NO_COUNTERFACTUALS, use=use, **section),
             default_actions=default_actions or {},
             store=self.folder.store,
             recorder=self.folder.store,
@@ -153,14 +161,18 @@ class Bench:
         )
 
 
-def credits_of(trajectory, metric="correct"):
-    return [counterfactual_credit(trajectory, step.position, metric).value for step in trajectory.steps]
+@pytest.fixture
+def credits_of(counterfactual_credit):
+    """The credit of every action of a trajectory."""
+    return lambda trajectory, metric="correct": [
+        counterfactual_credit(trajectory, step.position, metric).value for step in trajectory.steps
+    ]
 
 
 # --- who is guilty ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_sibling_helped(folder):
+async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_sibling_helped(folder, credits_of):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
@@ -168,10 +180,10 @@ async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_
     # Planners alone had the same prompt: 0 - 1 for the bad plan, 1 - 0 for the good one.
     assert (bad.outcome["correct"], good.outcome["correct"]) == (0.0, 1.0)
     assert credits_of(bad) == [-1.0, None, None] and credits_of(good) == [1.0, None, None]
-    assert weighed.figures == CounterfactualFigures(rollouts=2, lost=0, settled=2, missing={"no_sibling": 4})
+    assert weighed.figures.metrics() == {"rollouts": 2, "lost": 0, "settled": 2, "missing/no_sibling": 4}
 
 
-async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder):
+async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder, credits_of):
     bench = Bench(folder, ["good plan"] * 3, works=["work 5", "work 4"])
     await bench.play()
     bench.script.plans, bench.script.works = ["good plan"], ["work 4"]
@@ -182,7 +194,7 @@ async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_
     assert credits_of(weighed) == [None, -1.0, 0.0]
 
 
-async def test_a_default_action_measures_what_an_agent_contributes(folder):
+async def test_a_default_action_measures_what_an_agent_contributes(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     texts = {"planner": "no plan", "worker": "no work", "teller": "4"}
@@ -191,7 +203,7 @@ async def test_a_default_action_measures_what_an_agent_contributes(folder):
     assert credits_of(weighed) == [0.0, 1.0, 0.0]
 
 
-async def test_the_credit_is_less_the_mean_over_several_samples(folder):
+async def test_the_credit_is_less_the_mean_over_several_samples(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.script.works = ["work 5", "work 4", "work 3", "work 9"]
@@ -201,7 +213,7 @@ async def test_the_credit_is_less_the_mean_over_several_samples(folder):
     assert credits_of(weighed)[1] == 1.0 - 1 / 4
 
 
-async def test_the_same_action_with_the_same_luck_has_credit_0(folder):
+async def test_the_same_action_with_the_same_luck_has_credit_0(folder, credits_of):
     bench = Bench(folder, ["same plan", "same plan"], samples=2)
     first, _ = await bench.play()
     seeds = dict(enumerate(bench.team.seed_of(first.id, position) for position in range(3)))
@@ -231,7 +243,7 @@ async def test_a_replaced_action_has_its_own_calls_made_where_the_old_ones_left_
     assert of_first == [("good plan", (), {}), ("work 4", ("good",), {"good": "good plan"})]
 
 
-async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
+async def test_counterfactual_lost_to_a_tool_failure_gives_no_credit_and_is_counted(folder, credits_of):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.tool.broken = True
@@ -240,7 +252,7 @@ async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
     assert (weighed.figures.missing["ToolError"], weighed.figures.lost) == (1, 1)
 
 
-async def test_nobody_judges_them(folder):
+async def test_counterfactual_rollouts_are_not_judged(folder):
     bench = Bench(folder, ["good plan", "good plan"], judged=True)
     await bench.play()
     await bench.again("resample").collect(0, bench.trajectories)
@@ -258,7 +270,7 @@ async def test_a_workflow_that_shows_verdicts_to_agents_is_refused(folder):
         await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
 
 
-async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(folder):
+async def test_trajectories_without_outcome_or_not_drawn_have_no_credit(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=4)
     trajectories = list(await bench.play())
     trajectories[0] = replace(trajectories[0], error=Failure(kind="PromptTooLong", message=""), outcome={})
@@ -267,13 +279,15 @@ async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(fol
     again = await half.collect(0, trajectories)
     assert sum(weighed.missing.values()) + weighed.settled == 4
     assert weighed.missing["not_drawn"] == 2
-    assert [one.counterfactuals for one in weighed.trajectories] == [one.counterfactuals for one in again.trajectories]
+    assert [trajectory.counterfactuals for trajectory in weighed.trajectories] == [
+        trajectory.counterfactuals for trajectory in again.trajectories
+    ]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_their_trajectory(folder):
+async def test_counterfactual_rollouts_have_their_own_split_and_are_read_with_their_trajectory(folder):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
@@ -284,7 +298,7 @@ async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_the
         assert reader.trajectory(first.id).counterfactuals == first.counterfactuals
         kept = reader.trajectory(f"counterfactual/{first.id}/000/00")
         assert [step.position for step in kept.steps] == [0, 1, 2] and kept.counterfactuals == ()
-    assert folder.store.load_recorded("train", 0).keys() == {one.id for one in bench.trajectories}
+    assert folder.store.load_recorded("train", 0).keys() == {trajectory.id for trajectory in bench.trajectories}
 
 
 async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_counterfactuals(folder):
@@ -296,11 +310,11 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
     await bench.play()
     await bench.again("resample", agents=["teller"]).collect(0, (first, *bench.trajectories))
     with RunReader(folder.path) as reader:
-        assert [one.position for one in reader.trajectory(first.id).counterfactuals] == [2]
+        assert [counterfactual.position for counterfactual in reader.trajectory(first.id).counterfactuals] == [2]
 
 
 @pytest.mark.parametrize("waves", [False, True])
-async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder, waves):
+async def test_counterfactuals_finished_before_a_kill_are_not_played_again(folder, waves):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
     whole = await bench.again("sibling").collect(0, bench.trajectories)
@@ -309,12 +323,14 @@ async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder,
     # All of them have ended: nothing is asked, whoever goes on.
     same = await bench.again("sibling").collect(0, bench.trajectories)
     assert (bench.script.asked, len(bench.tool.seen)) == ([], tools_then)
-    assert [one.counterfactuals for one in same.trajectories] == [one.counterfactuals for one in whole.trajectories]
+    assert [trajectory.counterfactuals for trajectory in same.trajectories] == [
+        trajectory.counterfactuals for trajectory in whole.trajectories
+    ]
 
 
 @pytest.mark.parametrize("waves", [False, True])
 @pytest.mark.parametrize("killed_after", range(1, 6))
-async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_after):
+async def test_resumed_counterfactuals_equal_uninterrupted_counterfactuals(folder, waves, killed_after, credits_of):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
     real, recorded = folder.store.record_step, []
@@ -336,7 +352,7 @@ async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_afte
     folder.store.record_step = lambda trajectory, one: (real(trajectory, one), recorded.append(one.id))
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
     assert len(recorded) == len(set(recorded)) == 6
-    assert [credits_of(one)[0] for one in weighed.trajectories] == [-1.0, 1.0]
+    assert [credits_of(trajectory)[0] for trajectory in weighed.trajectories] == [-1.0, 1.0]
     # What was recorded is neither sampled nor run again; with waves it is sampled again, to be compared.
     done = {bench.team.seed_of(name.split("/", 1)[1][:-7], int(name[-3:])) for name in before}
     assert waves or not done & {seed for _, seed in bench.script.asked}
@@ -346,17 +362,10 @@ async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_afte
 # --- the formula ------------------------------------------------------------------------------------------------------
 
 
-def weighed_by(folder_trajectory, *outcomes):
-    made = tuple(
-        Counterfactual(position=0, number=number, outcome={"correct": one})
-        if isinstance(one, float)
-        else Counterfactual(position=0, number=number, error=Failure(kind=one, message=""))
-        for number, one in enumerate(outcomes)
-    )
-    return counterfactual_credit(replace(folder_trajectory, counterfactuals=made), 0, "correct")
+async def test_the_credit_of_an_action_by_hand(folder, counterfactuals, counterfactual_credit):
+    def weighed_by(trajectory, *outcomes):
+        return counterfactual_credit(replace(trajectory, counterfactuals=counterfactuals(*outcomes)), 0, "correct")
 
-
-async def test_the_credit_of_an_action_by_hand(folder):
     (trajectory,) = await Bench(folder, ["good plan"]).play()
     cases = {
         (): (None, "not_played"),
@@ -378,7 +387,7 @@ async def test_the_credit_of_an_action_by_hand(folder):
 
 
 def test_the_bound_counts_what_may_follow_each_replaced_action():
-    section = CounterfactualSection(use="resample", samples=2, agents=["coder"])
+    section = replace(NO_COUNTERFACTUALS, use="resample", samples=2, agents=["coder"])
     turns = {"solver": 1, "coder": 2}
     # After the coder's first action it may act twice, after its second once: 3; the solver at most once after each.
     assert max_actions_after(turns, ("solver", "coder"), ["coder"]) == {"solver": 2.0, "coder": 3.0}
@@ -392,10 +401,10 @@ def test_the_bound_counts_what_may_follow_each_replaced_action():
     )
 
 
-async def test_no_more_is_played_than_was_said(folder):
+async def test_counterfactual_rollouts_stay_within_the_announced_bound(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=2)
     await bench.play()
-    section = CounterfactualSection(use="resample", samples=2)
+    section = replace(NO_COUNTERFACTUALS, use="resample", samples=2)
     weighed = await bench.again("resample", samples=2).collect(0, bench.trajectories)
     said = bound_counterfactuals(
         section, bench.team.workflow.max_turns, dict.fromkeys(bench.team.workflow.agents, 256), 2

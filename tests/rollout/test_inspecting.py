@@ -9,9 +9,20 @@ import pytest_asyncio
 
 from mappa.rollout.replay import Replay
 from mappa.testing import MemoryRecorder, play
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Breach, Inspection, Message, Role, Task, ToolResult, ToolSpec, Verdict
+from mappa_core import (
+    Breach,
+    Coach,
+    ConfigError,
+    Inspection,
+    Message,
+    Role,
+    Task,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    Workflow,
+)
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
@@ -119,13 +130,13 @@ async def test_a_file_that_was_deleted_again_is_not_graded(task, python):
     assert trajectory.outcome == {"correct": 0.0, "there": 0.0}
 
 
-async def test_the_workflow_that_looks_never_sees_the_truth(task, python):
+async def test_inspecting_workflow_never_sees_the_truth(task, python):
     workflow = Sums()
     await play(workflow, task, [writes("5"), "b", "c"], tools={"python": python})
     assert workflow.seen == [(0, False, None), (1, False, None), (2, True, None)]
 
 
-async def test_a_replay_looks_no_more_and_grades_what_was_kept(task, python, tmp_path):
+async def test_replay_reuses_recorded_inspections_and_grades(task, python, tmp_path):
     archive = tmp_path / "archive"
     first = await played(task, python, [writes("5"), writes("6"), "c"], archive=archive)
     workflow = Sums()
@@ -169,10 +180,10 @@ async def test_a_coach_runs_programs_on_copies_and_is_told_of_the_truth_where_it
     )
     assert [verdict.reasoning for verdict in trajectory.verdicts] == ["5 1"] * 3
     words = [f"{step.id} should have come to 6" for step in trajectory.steps]
-    assert sorted(coach.told) == ([(task.reference, one) for one in words] if shown else [(None, None)] * 3)
+    assert sorted(coach.told) == ([(task.reference, word) for word in words] if shown else [(None, None)] * 3)
 
 
-async def test_what_an_agent_made_of_a_task_file_is_what_the_bench_has(task, python):
+async def test_bench_has_the_agents_version_of_a_task_file(task, python):
     changes = "```python\nimport os; os.remove('numbers.txt'); open('numbers.txt', 'w').write('7'); "
     trajectory = await played(task, python, [changes + "open('sum.txt', 'w').write('7')\n```", "b", "c"])
     assert trajectory.steps[0].inspection is not None
@@ -200,7 +211,7 @@ class Failing:
         pass
 
 
-async def test_a_bench_whose_machinery_fails_loses_the_trajectory_and_scores_nobody(task):
+async def test_tool_failure_on_the_bench_loses_the_trajectory_without_scores(task):
     recorder = MemoryRecorder()
     trajectory = await play(
         Sums(), task, [writes("6", "DONE")], tools={"python": Failing()}, retries=1, recorder=recorder
@@ -210,7 +221,7 @@ async def test_a_bench_whose_machinery_fails_loses_the_trajectory_and_scores_nob
     assert recorder.steps == []
 
 
-async def test_a_workflow_that_looks_needs_a_tool_that_runs_programs(task):
+async def test_inspecting_workflow_requires_a_tool_that_runs_programs(task):
     class Plain:
         spec, call, close = Failing.spec, Failing.call, Failing.close
 

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa.evaluation.standalone import evaluate_standalone
 from mappa.runs import RunReader
-from mappa.testing import FixedCoach, play
+from mappa.sessions import compose, evaluate_standalone
+from mappa.testing import FixedCoach, load_plugins, play
 from mappa_core import ConfigError, Message, NoOptions, Offer, Role, Task, Workflow, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Reply
+from mappa_core.transport import Reply
 
 TASK = Task(id="t", prompt="2+2", reference="4")
 
@@ -34,7 +32,7 @@ def version(text: str) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-async def test_a_step_says_which_version_of_its_prompt_it_followed():
+async def test_step_records_the_version_of_its_prompt():
     trajectory = await play(Guided(), TASK, ["a", "b"])
     assert [step.prompt for step in trajectory.steps] == [version("Begin."), None]
     changed = await play(Guided().with_prompts({"first": "Start."}), TASK, ["a", "b"])
@@ -42,7 +40,7 @@ async def test_a_step_says_which_version_of_its_prompt_it_followed():
     assert changed.steps[0].messages[0].content == "Start. 2+2"
 
 
-def test_other_prompts_are_of_a_copy():
+def test_with_prompts_returns_a_copy_with_the_new_prompts():
     workflow = Guided()
     changed = workflow.with_prompts({"first": "Start."})
     assert (workflow.prompts["first"], changed.prompts["first"]) == ("Begin.", "Start.")

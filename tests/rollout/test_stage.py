@@ -10,9 +10,21 @@ from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Team
 from mappa.testing import FixedCoach, MemoryRecorder, ScriptedSampler, play
-from mappa_core.errors import ReplayError, RunError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec, Verdict
+from mappa_core import (
+    Coach,
+    Message,
+    ReplayError,
+    Role,
+    RunError,
+    Sampling,
+    Task,
+    ToolCall,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    Workflow,
+)
 
 TASK = Task(id="t", prompt="what is 2+2?", reference="canary-4", stratum="sum")
 
@@ -61,7 +73,7 @@ async def played(**kwargs):
     return await play(Pair(), TASK, [WRITES, "canary-4"], tools={"python": Echo()}, **kwargs)
 
 
-async def test_what_is_not_known_is_no_outcome():
+async def test_workflow_that_records_nan_has_no_outcome():
     class Unsure(Pair):
         async def run(self, stage):
             await stage.act("writer", ask(stage.task.prompt), tools=("python",))
@@ -82,7 +94,7 @@ async def test_what_is_not_known_is_no_outcome():
         (-0.1, r"records correct=-0.1: its metric"),
     ],
 )
-async def test_what_is_no_share_is_no_outcome_and_the_message_names_the_key(value, said):
+async def test_outcome_outside_0_to_1_is_an_error_with_its_key(value, said):
     class Loose(Pair):
         async def run(self, stage):
             stage.record(points=5.0, correct=value)
@@ -91,7 +103,7 @@ async def test_what_is_no_share_is_no_outcome_and_the_message_names_the_key(valu
     assert error.kind.startswith("WorkflowError:") and re.search(said, error.message)
 
 
-async def test_a_workflow_without_an_await_is_told_of_it():
+async def test_missing_await_in_a_workflow_is_named_in_the_error():
     class Hasty(Pair):
         async def run(self, stage):
             grade = stage.grade("x")
@@ -222,7 +234,7 @@ async def test_a_replayed_workflow_that_diverges_is_refused():
         await play(Other(), TASK, [], tools={"python": Echo()}, recorded=Replay(steps=first.steps))
 
 
-async def test_a_verdict_that_failed_is_asked_for_again_under_a_new_id(tmp_path):
+async def test_failed_verdict_is_requested_again_under_a_new_id(tmp_path):
     class Once(Coach):
         calls = 0
 
@@ -252,7 +264,7 @@ async def test_feedback_is_there_for_the_workflow_but_not_the_words_of_a_coach_t
     assert heard == {"writer": (3.0, "the same for everyone"), "reader": (3.0, "")}
 
 
-async def test_without_a_coach_a_verdict_is_abstained_and_says_nothing():
+async def test_verdict_without_a_coach_is_abstained_and_empty():
     class Curious(Pair):
         async def run(self, stage):
             Curious.heard = await stage.verdict(await stage.act("writer", ask("?")))
@@ -271,7 +283,7 @@ async def test_a_fault_of_the_store_stops_the_run_and_leaves_no_task_behind():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_calls_of_a_workflows_own_tools_are_left_to_it(tmp_path):
+async def test_calls_of_own_tools_are_answered_by_the_workflow(tmp_path):
     """Those of the run are answered, in the same action."""
     own = ToolSpec(name="search", description="", schema={})
     calls = (ToolCall(name="search"), ToolCall(name="echo", arguments={"code": "a"}), ToolCall(name="unknown"))

@@ -16,9 +16,19 @@ from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Team
 from mappa.rollout.tool_call_runner import ToolCallRunner
 from mappa.testing import FixedCoach, MemoryRecorder, play
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec
+from mappa_core import (
+    Message,
+    Role,
+    Sampling,
+    Task,
+    TaskError,
+    ToolCall,
+    ToolError,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+)
 
 
 class Notebook:
@@ -94,7 +104,8 @@ def data(tmp_path):
 def plain(trajectory):
     """What happened, but for how often calls were made and how long all took."""
     steps = [
-        replace(step, results=tuple(replace(one, attempts=1) for one in step.results)) for step in trajectory.steps
+        replace(step, results=tuple(replace(result, attempts=1) for result in step.results))
+        for step in trajectory.steps
     ]
     return [(step.calls, step.results, step.files, step.breaches) for step in steps], trajectory.outcome
 
@@ -111,15 +122,15 @@ async def played(data, tool, replies=TWO, script=None, **kwargs):
     return await play(Writers(), task, script or replies, tools={"python": tool}, **kwargs)
 
 
-async def test_calls_that_failed_leave_no_trace_but_their_number(data):
+async def test_failed_attempts_leave_only_their_count(data):
     whole = await played(data, Notebook())
     tool = Notebook({"b": 2, "c": 1, "d": 1})
     again = await played(data, tool, retries=2)
     assert again.error is None and plain(again) == plain(whole)
-    assert [[one.attempts for one in step.results] for step in again.steps] == [[3, 3], [3, 3]]
+    assert [[result.attempts for result in step.results] for step in again.steps] == [[3, 3], [3, 3]]
     assert tool.made == {"a": 3, "b": 3, "c": 3, "d": 2}
     assert len(tool.folders) == 5 and not any(folder.exists() for folder in tool.folders)
-    assert [one.attempts for step in whole.steps for one in step.results] == [1] * 4
+    assert [result.attempts for step in whole.steps for result in step.results] == [1] * 4
 
 
 names = st.sampled_from(["train.csv", "x", "y"])
@@ -131,7 +142,7 @@ actions = st.lists(st.lists(orders, min_size=1, max_size=3), min_size=1, max_siz
 
 @given(actions=actions, faults=st.lists(st.integers(0, 2), min_size=12, max_size=12), cut=st.integers(0, 4))
 @settings(max_examples=50, deadline=None)
-def test_files_are_those_of_a_run_without_faults_also_when_it_is_taken_up_again(tmp_path_factory, actions, faults, cut):
+def test_files_after_retries_and_resume_equal_a_run_without_faults(tmp_path_factory, actions, faults, cut):
     folder = tmp_path_factory.mktemp("run")
     (folder / "train.csv").write_text("given")
     drawn = iter(faults)
@@ -153,7 +164,7 @@ def test_files_are_those_of_a_run_without_faults_also_when_it_is_taken_up_again(
     assert data.read_text() == "given"
 
 
-async def test_a_trajectory_that_is_lost_keeps_its_steps_and_their_verdicts_and_no_other(data):
+async def test_lost_trajectory_keeps_only_finished_steps_and_their_verdicts(data):
     coach, recorder, tool = FixedCoach(7), MemoryRecorder(), Notebook({"d": 99})
     lost = await played(data, tool, coach=coach, recorder=recorder, retries=2)
     assert (lost.error.kind, lost.error.message) == ("ToolError", "the machinery broke (in 3 attempts)")
@@ -163,7 +174,7 @@ async def test_a_trajectory_that_is_lost_keeps_its_steps_and_their_verdicts_and_
     assert lost.outcome == {}
 
 
-async def test_a_lost_trajectory_that_is_played_on_comes_to_what_it_would_have(data, tmp_path):
+async def test_continued_trajectory_equals_one_without_a_tool_failure(data, tmp_path):
     whole = await played(data, Notebook())
     lost = await played(data, Notebook({"d": 99}), archive=tmp_path / "archive")
     tool = Notebook()
@@ -173,7 +184,7 @@ async def test_a_lost_trajectory_that_is_played_on_comes_to_what_it_would_have(d
     assert tool.made == {"c": 1, "d": 1}
 
 
-async def test_a_trajectory_that_stays_lost_ends_again_where_it_did_and_calls_nothing(data, tmp_path):
+async def test_replay_of_a_lost_trajectory_ends_at_the_same_step_without_calls(data, tmp_path):
     lost = await played(data, Notebook({"d": 99}))
     tool = Notebook()
     again = await played(data, tool, recorded=Replay(steps=lost.steps, lost=lost.error))
@@ -181,7 +192,7 @@ async def test_a_trajectory_that_stays_lost_ends_again_where_it_did_and_calls_no
     assert not tool.made
 
 
-async def test_whatever_else_a_tool_raises_is_a_fault_of_its_machinery(data):
+async def test_any_other_exception_of_a_tool_is_a_tool_failure(data):
     again = await played(data, Notebook({"a": 1}, error=KeyError), retries=1)
     assert again.error is None and again.steps[0].results[0].attempts == 2
 
@@ -200,7 +211,7 @@ async def test_whatever_else_a_tool_raises_is_a_fault_of_its_machinery(data):
         (ToolResult(tool="python", status="ok", files=["a.txt"]), r"ToolResult.files\[0\]"),
     ],
 )
-async def test_what_is_no_result_or_could_not_be_read_again_is_a_fault_of_the_tool(data, given, why):
+async def test_invalid_result_of_a_tool_is_a_tool_failure(data, given, why):
     class Careless(Notebook):
         async def call(self, arguments, workspace, limits):
             return given
@@ -249,7 +260,7 @@ async def test_no_folder_is_made_before_a_call_and_the_files_are_known(tool_call
     assert list((tmp_path / "work").iterdir()) == []
 
 
-async def test_who_waits_for_another_attempt_waits_twice_as_long_every_time(tool_calls, monkeypatch):
+async def test_wait_before_each_retry_doubles(tool_calls, monkeypatch):
     waited = []
 
     async def sleep(seconds):
@@ -282,7 +293,7 @@ async def test_a_cancelled_call_is_not_made_again_and_leaves_no_trace(tool_calls
     assert json.loads(result.stdout) == [["train.csv", "given"]]
 
 
-async def test_actions_of_one_trajectory_do_not_meet_in_its_workspace(tool_calls):
+async def test_actions_of_one_trajectory_use_the_workspace_in_turn(tool_calls):
     one = tool_calls({"python": Notebook({"a": 1, "c": 1})}, {"python": 1})
     await asyncio.gather(*(one.run([call(name, write={name: name}), call(f"{name}2")]) for name in "abcd"))
     assert one.files == ("a", "b", "c", "d", "train.csv")

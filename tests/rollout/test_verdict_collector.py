@@ -8,9 +8,7 @@ import pytest
 
 from mappa.rollout.replay import Replay
 from mappa.testing import FixedCoach, MemoryRecorder, play
-from mappa_core.errors import CoachError, ConfigError
-from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Message, Role, Task, Usage, Verdict
+from mappa_core import Coach, CoachError, ConfigError, Message, Role, Task, Usage, Verdict, Workflow
 
 TASK = Task(id="t", prompt="p", reference="truth")
 
@@ -73,7 +71,7 @@ async def test_a_coach_gets_the_whole_trajectory_and_the_truth_with_the_actions_
         assert {scene.step.agent: scene.task.reference for scene in group} == {"first": None, "second": "truth"}
 
 
-async def test_hindsight_sees_what_came_later_and_the_outcome():
+async def test_hindsight_scenes_show_later_steps_and_the_outcome():
     looking_back = Reviewer()
     trajectory = await play(Two(), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=looking_back)
     assert sorted(phases(trajectory)) == [
@@ -112,9 +110,9 @@ RAISED_AT = f"{Path(__file__).name}:{inspect.getsourcelines(Broken.review)[1] + 
         (ConnectionError("gone"), "ConnectionError: gone"),
     ],
 )
-async def test_a_failed_verdict_says_where_the_coach_has_a_bug(error, said):
+async def test_failed_verdict_names_the_line_of_the_coachs_bug(error, said):
     trajectory = await play(Two(), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=Broken(error))
-    assert {one.error for one in trajectory.verdicts if one.phase == "after"} == {said}
+    assert {verdict.error for verdict in trajectory.verdicts if verdict.phase == "after"} == {said}
 
 
 async def test_feedback_from_a_coach_that_speaks_only_at_the_end_is_refused_and_not_waited_for():
@@ -122,7 +120,7 @@ async def test_feedback_from_a_coach_that_speaks_only_at_the_end_is_refused_and_
         await play(Two(feedback=True), TASK, ["x", "y"], coach=Reviewer())
 
 
-async def test_verdicts_on_record_are_not_asked_for_again_and_failed_ones_are():
+async def test_recorded_verdicts_are_reused_except_failed_verdicts():
     first = await play(Two(), TASK, ["x", "y"], coach=Reviewer(), hindsight=Reviewer())
     coach, looking_back, recorder = Reviewer(), Reviewer(), MemoryRecorder()
     again = await play(
@@ -132,10 +130,10 @@ async def test_verdicts_on_record_are_not_asked_for_again_and_failed_ones_are():
     assert coach.groups == looking_back.groups == [] and recorder.verdicts == []
     assert again.verdicts == first.verdicts
     lost = tuple(
-        replace(Verdict.failed("away"), id=one.id, step=one.step, phase=one.phase)
-        if one.phase == "live" and one.step.endswith("001")
-        else one
-        for one in first.verdicts
+        replace(Verdict.failed("away"), id=verdict.id, step=verdict.step, phase=verdict.phase)
+        if verdict.phase == "live" and verdict.step.endswith("001")
+        else verdict
+        for verdict in first.verdicts
     )
     again = await play(
         Two(), TASK, [], coach=coach, hindsight=looking_back, recorder=recorder,
@@ -174,7 +172,7 @@ async def test_a_review_that_breaks_or_is_short_gives_no_number_to_any_of_its_ac
     ],
 )
 @pytest.mark.parametrize("by_trajectory", [True, False])
-async def test_what_is_no_verdict_or_could_not_be_read_again_is_a_failed_one(given, why, by_trajectory):
+async def test_invalid_return_value_of_a_coach_is_a_failed_verdict(given, why, by_trajectory):
     class Careless(Reviewer):
         async def score(self, scene):
             return given
@@ -187,7 +185,7 @@ async def test_what_is_no_verdict_or_could_not_be_read_again_is_a_failed_one(giv
     assert all(why in verdict.error for verdict in trajectory.verdicts)
 
 
-async def test_a_review_without_a_return_is_told_of_it():
+async def test_review_that_returns_none_is_named_in_the_failed_verdicts():
     class Silent(Reviewer):
         async def review(self, scenes):
             pass
@@ -196,7 +194,7 @@ async def test_a_review_without_a_return_is_told_of_it():
     assert {verdict.error for verdict in trajectory.verdicts} == {"TypeError: the coach gave 0 verdicts on 2 actions"}
 
 
-async def test_past_the_cap_nobody_is_asked_and_what_is_replayed_costs_nothing():
+async def test_no_coach_is_called_past_the_cap_and_replayed_verdicts_are_free():
     paid = Usage(calls=1, prompt_tokens=10, completion_tokens=1, usd=0.6)
 
     class Dear(Coach):

@@ -7,8 +7,7 @@ import pytest
 
 from mappa.rollout.wave_scheduler import WaveScheduler
 from mappa.testing import ScriptedSampler
-from mappa_core.errors import WorkflowError
-from mappa_core.records import Sampling
+from mappa_core import Sampling, WorkflowError
 
 
 class Waves(ScriptedSampler):
@@ -54,7 +53,7 @@ async def test_waves_do_not_depend_on_how_long_tools_take():
     assert seen == [[[10, 20, 30], [11, 21], [12]]] * 5
 
 
-async def test_without_waves_a_request_goes_at_once():
+async def test_request_without_waves_starts_at_once():
     sampler, scheduler = Waves(), WaveScheduler(waves=False)
     scheduler.add_trajectory("1")
     scheduler.add_trajectory("2")
@@ -62,7 +61,7 @@ async def test_without_waves_a_request_goes_at_once():
     assert completion.text == "ok"
 
 
-async def test_a_trajectory_that_leaves_does_not_hold_up_the_others():
+async def test_finished_trajectory_does_not_block_the_wave():
     sampler, scheduler = Waves(), WaveScheduler(waves=True)
     scheduler.add_trajectory("1")
     scheduler.add_trajectory("2")

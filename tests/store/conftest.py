@@ -6,19 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mappa.look.demo import unpack_demo
 from mappa.store.folder import RunFolder
-from mappa_core.records import (
-    Completion,
-    FileChange,
-    Message,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    Verdict,
-    VersionSpan,
-)
+from mappa_core import Completion, Message, Step, Task, ToolCall, ToolResult, Trajectory, Verdict
+from mappa_core.engine import VersionSpan
+from mappa_core.sandbox import FileChange
 
 SYSTEM = "You are a careful solver of word problems. " * 10
 
@@ -103,3 +95,9 @@ def finished(task: Task) -> Callable[..., Trajectory]:
 def run(tmp_path: Path) -> Iterator[RunFolder]:
     with RunFolder.create(tmp_path / "runs", "one", plugin="mathchat", recipe="tiny", config="seed: 0\n") as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def recorded_run() -> Callable[[Path], Path]:
+    """Puts a run of several iterations into a folder."""
+    return unpack_demo

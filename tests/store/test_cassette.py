@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mappa.store.cassette import CassetteFile, open_cassette
-from mappa_core.errors import CoachError, RunError
-from mappa_core.records import Usage, Verdict
+from mappa_core import CoachError, RunError, Usage, Verdict
 
 FULL = Verdict(
     status="scored",
@@ -65,13 +64,13 @@ def test_off_is_no_cassette(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_auto_asks_for_what_is_not_there(path: Path) -> None:
+def test_mode_auto_misses_an_unknown_question(path: Path) -> None:
     cassette = opened("auto", path)
     assert cassette.get("b") is None
     cassette.close()
 
 
-def test_record_asks_for_everything_and_keeps_the_new_verdict(path: Path) -> None:
+def test_mode_record_misses_every_question_and_keeps_the_new_verdict(path: Path) -> None:
     cassette = opened("record", path)
     assert cassette.get("a") is None
     cassette.put("a", Verdict.scored(2, "another"))
@@ -81,7 +80,7 @@ def test_record_asks_for_everything_and_keeps_the_new_verdict(path: Path) -> Non
     again.close()
 
 
-def test_replay_says_what_to_do_where_there_is_no_verdict(path: Path) -> None:
+def test_mode_replay_without_a_verdict_is_an_error_with_advice(path: Path) -> None:
     cassette = opened("replay", path)
     assert cassette.get("a") == FULL
     said = r"cassette\.db holds no verdict on this: .*Set coach\.cassette\.mode=auto to ask"
@@ -119,7 +118,7 @@ def test_a_failed_verdict_is_not_kept(path: Path) -> None:
     cassette.close()
 
 
-def test_several_may_use_one_file_at_once(path: Path) -> None:
+def test_several_processes_may_use_one_cassette(path: Path) -> None:
     one, other, third = opened("auto", path), opened("record", path), opened("replay", path)
     one.put("b", Verdict.scored(1, "one"))
     other.put("c", Verdict.scored(2, "other"))
@@ -136,7 +135,7 @@ def test_several_may_use_one_file_at_once(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"not a database at all", b"SQLite format 3\0" + b"\xff" * 200], ids=["text", "torn"]
 )
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, mode: str, content: bytes) -> None:
+def test_file_that_is_no_database_is_not_changed(tmp_path: Path, mode: str, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(RunError, match=r"notes.txt"):
@@ -145,7 +144,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, mode: str, con
 
 
 @pytest.mark.parametrize("mode", ["auto", "record", "replay"])
-def test_another_database_is_left_alone(tmp_path: Path, mode: str) -> None:
+def test_database_of_another_program_is_not_changed(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "run.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE verdicts (address, verdict)")
@@ -165,7 +164,7 @@ def test_a_cassette_of_another_schema_is_refused(path: Path) -> None:
         open_cassette("auto", path)
 
 
-def test_a_verdict_that_is_damaged_is_said_to_be(path: Path) -> None:
+def test_damaged_verdict_is_an_error_that_says_so(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("""UPDATE verdicts SET verdict = '{"status": "guessed"}'""")
     connection.close()
@@ -175,7 +174,7 @@ def test_a_verdict_that_is_damaged_is_said_to_be(path: Path) -> None:
     cassette.close()
 
 
-def test_pages_that_are_damaged_are_said_to_be(path: Path) -> None:
+def test_damaged_database_page_is_an_error_that_says_so(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     cassette = opened("auto", path)
@@ -184,7 +183,7 @@ def test_pages_that_are_damaged_are_said_to_be(path: Path) -> None:
     cassette.close()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_cassette_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="file"):
         open_cassette("auto", tmp_path / "file" / "cassette.db")
@@ -207,7 +206,7 @@ def writer(path: Path, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", WRITE, str(path), name], stdout=subprocess.PIPE, text=True)
 
 
-def test_kills_lose_no_verdict_that_was_kept(tmp_path: Path) -> None:
+def test_kill_loses_no_stored_verdict(tmp_path: Path) -> None:
     path = tmp_path / "cassette.db"
     acknowledged: dict[str, int] = {}
     with writer(path, "a") as one, writer(path, "b") as other:

@@ -13,8 +13,7 @@ import pytest
 from mappa.runs import RunReader
 from mappa.store.checkpoint import Checkpoints
 from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
-from mappa_core.records import Task
+from mappa_core import RunError, Task
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_a_checkpoint_comes_back_with_its_files_and_state(checkpoints: Checkpoin
     assert (entry.size, entry.sha256) == (7, hashlib.sha256(b"weights").hexdigest())
 
 
-def test_the_last_one_is_found_and_others_are_pruned(checkpoints: Checkpoints) -> None:
+def test_latest_checkpoint_is_found_and_older_checkpoints_are_pruned(checkpoints: Checkpoints) -> None:
     assert checkpoints.latest_iteration() is None
     for iteration in (2, 10, 4, 1_000_000, 6):
         write(checkpoints, iteration)
@@ -61,7 +60,7 @@ def test_the_last_one_is_found_and_others_are_pruned(checkpoints: Checkpoints) -
         checkpoints.prune(keep=0)
 
 
-def test_a_checkpoint_that_fails_leaves_nothing_and_the_older_one_stands(checkpoints: Checkpoints) -> None:
+def test_failed_checkpoint_leaves_nothing_and_keeps_the_older_checkpoint(checkpoints: Checkpoints) -> None:
     write(checkpoints, 1, b"old")
     with pytest.raises(ZeroDivisionError), checkpoints.new_checkpoint(1, seed=7, coach={}, estimator={}) as folder:
         (folder / "half").write_text("")
@@ -77,7 +76,7 @@ def test_a_checkpoint_of_the_same_iteration_is_replaced(checkpoints: Checkpoints
     assert [path.name for path in checkpoints.folder.iterdir()] == ["000001"]
 
 
-def test_an_unknown_iteration_is_refused_with_those_there_are(checkpoints: Checkpoints) -> None:
+def test_unknown_iteration_is_an_error_that_lists_the_iterations(checkpoints: Checkpoints) -> None:
     with pytest.raises(RunError, match="no checkpoint of iteration 3; there is no other checkpoint"):
         checkpoints.load(3)
     write(checkpoints, 1)
@@ -137,7 +136,7 @@ def test_records_are_durable_before_a_checkpoint_is_there(tmp_path: Path, task: 
             assert reader.counts() == {"open": 1}
 
 
-def test_what_a_killed_writer_left_is_removed_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_unfinished_checkpoint_of_a_killed_writer_is_removed_on_resume(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "mine", plugin="p", recipe="r", config="") as run:
         write(run.checkpoints, 1)
     code = (
@@ -154,7 +153,7 @@ def test_what_a_killed_writer_left_is_removed_when_the_run_goes_on(tmp_path: Pat
         assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["000001"]
 
 
-def test_no_space_for_a_checkpoint_is_a_message_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_during_a_checkpoint_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from mappa_core.errors import RunError; from mappa.store.checkpoint import Checkpoints\n"

@@ -11,7 +11,7 @@ import pytest
 from mappa.store.checkpoint import BestCheckpoint
 from mappa.store.checkpoint_ref import resolve_checkpoint
 from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_checkpoint_is_found_by_name_path_and_url(root, url, text, iteration, 
     assert named.exact.endswith(f"@{iteration}")
 
 
-def test_what_a_run_lost_comes_from_its_url(root) -> None:
+def test_lost_checkpoint_is_fetched_from_the_url_of_the_run(root) -> None:
     shutil.rmtree(root / "first" / "checkpoints")
     assert resolve_checkpoint("first@best", root=root).checkpoint.path == root / "first" / "checkpoints" / "000004"
 
@@ -87,6 +87,6 @@ def test_a_copy_from_elsewhere_is_kept_and_follows_its_source(root, url, tmp_pat
         ("memory://none/run@last", "there is no run memory://none/run"),
     ],
 )
-def test_what_is_not_there_is_named(root, text, message) -> None:
+def test_missing_run_or_checkpoint_is_named(root, text, message) -> None:
     with pytest.raises(RunError, match=message):
         resolve_checkpoint(text, root=root)

@@ -11,7 +11,7 @@ import pytest
 
 from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
-from mappa_core.records import Task
+from mappa_core import Task
 
 WRITE = """
 import sys

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from mappa.runs import RunReader
-from mappa_core.errors import ReplayError
+from mappa_core import ReplayError
 from mappa_core.records import Label
 
 GUILT = Label(kind="guilt", trajectory="t0", step="t0/1", agent="writer", reason="Adds where it should multiply.")

@@ -13,7 +13,7 @@ import pytest
 from mappa.store.checkpoint import BestCheckpoint, Checkpoints
 from mappa.store.folder import RunFolder
 from mappa.store.mirror import Mirror
-from mappa_core.errors import ConfigError, RunError
+from mappa_core import ConfigError, RunError
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -42,7 +42,7 @@ def file_at(url: str, name: str):
     return files, f"{root}/{name}"
 
 
-def test_what_the_folder_lost_is_read_from_the_copy(checkpoints: Checkpoints) -> None:
+def test_lost_checkpoint_is_read_from_the_mirror(checkpoints: Checkpoints) -> None:
     for iteration in (2, 4):
         write(checkpoints, iteration, b"%d" % iteration)
     lose(checkpoints)
@@ -64,7 +64,7 @@ def test_a_checkpoint_that_was_never_copied_is_copied_with_the_next(checkpoints:
     assert checkpoints.iterations() == (1, 2)
 
 
-def test_half_a_copy_is_none(checkpoints: Checkpoints, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_copy_is_no_checkpoint(checkpoints: Checkpoints, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(checkpoints, 1)
     put, names = Mirror._put, []
 
@@ -103,7 +103,7 @@ def test_a_damaged_copy_is_found_and_leaves_nothing(checkpoints: Checkpoints, ur
     assert list(checkpoints.folder.iterdir()) == []
 
 
-def test_pruning_spares_the_best_here_and_there(checkpoints: Checkpoints, url: str) -> None:
+def test_pruning_keeps_the_best_checkpoint_in_folder_and_mirror(checkpoints: Checkpoints, url: str) -> None:
     for iteration in (1, 2, 3, 4):
         write(checkpoints, iteration)
     assert checkpoints.best() is None
@@ -117,7 +117,7 @@ def test_pruning_spares_the_best_here_and_there(checkpoints: Checkpoints, url: s
     assert checkpoints.best() == BestCheckpoint(iteration=2, metric="correct", value=0.5)
 
 
-def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_mirror_is_retried_and_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid4().hex}"
     failures = [ConnectionError("reset by peer")] * 2
     write_file = Mirror._pipe
@@ -136,7 +136,7 @@ def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("url", ["nowhere://bucket/runs", "s3fs-is-not-a-scheme://x"])
-def test_a_place_that_nothing_reaches_is_refused(url: str, tmp_path: Path) -> None:
+def test_mirror_of_an_unknown_protocol_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be reached"):
         RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="{}", url=url)
     assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,8 @@ import pytest
 
 from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
+from mappa_core import Failure, RunError, Step, Task, Trajectory, Verdict
 from mappa_core.codec import to_json
-from mappa_core.errors import RunError
-from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]
@@ -41,7 +40,7 @@ def test_trajectories_come_in_pages_and_by_iteration(filled: RunFolder) -> None:
         assert list(reader.trajectories.where(split="eval")) == []
 
 
-def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
+def test_row_has_the_status_of_its_trajectory(filled: RunFolder) -> None:
     with RunReader(filled.path) as reader:
         done, failed, still_open = list(reader.trajectories)[:3]
     assert (done.status, done.outcome, done.error, done.seconds) == ("done", {"correct": 1.0}, None, 1.5)
@@ -86,7 +85,9 @@ def test_a_query_reads_and_cannot_write(filled: RunFolder) -> None:
     assert len(list(RunReader(filled.path).steps)) == 12
 
 
-def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
+def test_trajectory_is_read_as_it_was_written(
+    filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
     with RunReader(filled.path) as reader:
         trajectory = reader.trajectory("t3")
     assert trajectory.task == task

@@ -14,9 +14,8 @@ from mappa.runs import RunReader
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import IterationReport
 from mappa.store.writer import Store
+from mappa_core import Failure, ReplayError, RunError, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.codec import to_json
-from mappa_core.errors import ReplayError, RunError
-from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]
@@ -27,7 +26,7 @@ def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
         return connection.execute(query).fetchall()
 
 
-def test_what_is_recorded_is_what_was_written(
+def test_records_are_read_as_they_were_written(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     steps = tuple(make_step("t0", position) for position in range(3))
@@ -54,7 +53,7 @@ def test_what_is_recorded_is_what_was_written(
     assert run.store.load_recorded("eval", 4) == {} == run.store.load_recorded("train", 5)
 
 
-def test_writing_the_same_again_changes_nothing(
+def test_repeated_write_changes_nothing(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     def write() -> None:
@@ -91,7 +90,7 @@ def test_a_long_conversation_is_stored_once(run: RunFolder, task: Task, make_ste
     assert all(np.array_equal(one.completion.prompt_tokens, tokens[: 300 * (one.position + 1)]) for one in found)
 
 
-def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
+def test_second_record_with_a_known_id_is_refused_and_the_first_is_kept(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
 ) -> None:
     run.store.begin_trajectory("train", "t0", task, 0, 0)
@@ -120,7 +119,7 @@ def test_a_verdict_that_took_another_time_is_the_same_verdict(
     assert run.store.load_recorded("train", 0)["t0"].trajectory.verdicts == (make_verdict(seconds=1.0),)
 
 
-def test_records_without_what_they_belong_to_are_bugs(
+def test_record_without_its_parent_raises(
     run: RunFolder, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     with pytest.raises(sqlite3.IntegrityError):
@@ -161,7 +160,9 @@ def test_a_prompt_that_a_hundred_actions_share_is_stored_once(run: RunFolder, ta
     assert not any(system in str(body) for (body,) in rows(run.path, "SELECT body FROM steps"))
 
 
-def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
+def test_columns_hold_the_values_that_queries_filter_by(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
     run.store.begin_trajectory("train", "t0", task, 2, 5)
     run.store.record_step("t0", make_step())
     api = replace(make_step().completion, prompt_tokens=None, tokens=None, logprobs=None)
@@ -309,7 +310,7 @@ class TestScratch:
         again = Store(path, scratch=scratch)
         assert list(again.load_recorded("train", 0)) == ["t0", "t1"]
 
-    def test_a_live_database_that_others_went_on_without_is_left_behind(
+    def test_scratch_database_older_than_the_published_copy_is_discarded(
         self, path: Path, scratch: Path, task: Task, tmp_path: Path
     ) -> None:
         killed = Store(path, scratch=scratch)
@@ -331,7 +332,7 @@ class TestScratch:
         assert list(Store(path, scratch=scratch).load_recorded("train", 0)) == ["new"]
 
 
-def test_what_was_paid_leaves_out_what_was_replayed_and_keeps_unknown_prices(
+def test_spending_excludes_replayed_verdicts_and_keeps_unknown_prices(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
 ) -> None:
     dear, unknown = Usage(calls=2, prompt_tokens=9, usd=0.25), Usage(calls=1)

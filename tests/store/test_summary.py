@@ -19,7 +19,7 @@ from mappa.store.summary import (
     read_summary,
     write_summary,
 )
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 NEW = Summary(plugin="mathchat", recipe="tiny", recipe_hash="ab", seed=3, status="running")
 FULL = Summary(
@@ -83,7 +83,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
     }
 
 
-def test_a_number_that_is_not_known_is_null(tmp_path: Path) -> None:
+def test_unknown_number_is_null(tmp_path: Path) -> None:
     write_summary(tmp_path, Summary(**{**as_fields(NEW), "agents": {"solver": AgentSummary(score=math.nan)}}))
     assert json.loads((tmp_path / "summary.json").read_text())["agents"]["solver"]["score"] is None
     assert read_summary(tmp_path).agents["solver"].score is None

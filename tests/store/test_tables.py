@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mappa import runs
-from mappa.look.demo import unpack_demo
 from mappa_core import ConfigError, RunError
 
 pytest.importorskip("pandas")
@@ -16,8 +15,8 @@ pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return unpack_demo(tmp_path_factory.mktemp("runs"))
+def folder(recorded_run, tmp_path_factory) -> Path:
+    return recorded_run(tmp_path_factory.mktemp("runs"))
 
 
 def test_every_table_is_a_data_frame(folder):
@@ -28,7 +27,7 @@ def test_every_table_is_a_data_frame(folder):
             assert list(frame.columns) == arrow.column_names
 
 
-def test_a_row_of_actions_has_what_was_sampled_and_how_it_was_judged(folder):
+def test_row_of_an_action_has_its_sample_and_verdict(folder):
     with runs.open(folder) as run:
         frame = run.steps.where(split="train").to_pandas()
         first = next(iter(run.steps.where(split="train")))
@@ -74,14 +73,14 @@ def test_a_folder_of_runs_is_no_run(folder, tmp_path):
         runs.open(tmp_path)
 
 
-def test_a_damaged_run_is_refused(tmp_path):
-    damaged = unpack_demo(tmp_path)
+def test_a_damaged_run_is_refused(recorded_run, tmp_path):
+    damaged = recorded_run(tmp_path)
     (damaged / "run.db").write_bytes(b"no database" * 1000)
     with pytest.raises(RunError, match="it is not a database"):
         runs.open(damaged)
 
 
-def test_a_table_of_a_closed_run_says_so(folder):
+def test_table_of_a_closed_reader_is_an_error_that_says_so(folder):
     with runs.open(folder) as run:
         steps = run.steps
     with pytest.raises(RunError, match="is closed"):

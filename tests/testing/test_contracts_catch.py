@@ -13,8 +13,8 @@ import pytest
 from mappa import testing
 from mappa.testing import EngineContract, PackageContract, ScriptedEngine, ShaperContract, WorkflowContract
 from mappa.testing.pytest_plugin import pytest_collection_modifyitems
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import PolicySpec
+from mappa_core import ConfigError
+from mappa_core.engine import PolicySpec
 from mappa_engine.testing import LARGE_SHIFT, LENGTHS, LossContract
 
 pytest_plugins = ("pytester",)

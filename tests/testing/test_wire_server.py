@@ -30,7 +30,7 @@ async def test_answers_come_in_order_and_byte_for_byte() -> None:
     assert len(server.requests) == 3
 
 
-async def test_what_was_asked_is_kept() -> None:
+async def test_requests_are_recorded() -> None:
     async with WireServer([json_answer({})]) as server:
         await ask(server.url)
     (heard,) = server.requests
@@ -59,13 +59,13 @@ async def test_captures_are_replayed() -> None:
         ("noise", aiohttp.ClientResponseError),
     ],
 )
-async def test_trouble_is_what_it_says(trouble, error) -> None:
+async def test_each_kind_of_trouble_disturbs_the_answer_as_named(trouble, error) -> None:
     async with WireServer([WireAnswer(body=b'{"so": "far"}', trouble=trouble)]) as server:
         with pytest.raises(error):
             await ask(server.url, seconds=0.2 if trouble == "hang" else 30.0)
 
 
-async def test_a_body_that_drips_is_whole_in_the_end() -> None:
+async def test_slowly_sent_body_arrives_whole() -> None:
     async with WireServer([WireAnswer(body=b'{"so": "far"}', trouble="drip", pace_s=0.001)]) as server:
         assert await ask(server.url) == (200, "application/json", b'{"so": "far"}')
 
@@ -79,7 +79,7 @@ async def test_a_server_closes_while_a_request_hangs() -> None:
         await asking
 
 
-def test_what_needs_aiohttp_or_pytest_is_imported_when_it_is_used() -> None:
+def test_aiohttp_and_pytest_are_imported_on_first_use() -> None:
     code = (
         "import sys, mappa.testing as testing\n"
         "print(sorted({'aiohttp', 'pytest'} & set(sys.modules)))\n"

@@ -1,10 +1,10 @@
-from mappa_core.records import Role
+from mappa_core import Role
 from mappa_core.tools.handoff_contracts import find_breaches
 
 ROLE = Role(brief="fits a model", needs=("train.csv", "plan.md"), produces=("model.pkl", "submission.csv"))
 
 
-def test_what_is_missing_before_and_after_is_named():
+def test_missing_inputs_and_outputs_are_named():
     found = find_breaches("modeler", ROLE, ["train.csv"], ["train.csv", "model.pkl"])
     assert [(breach.agent, breach.kind, breach.path) for breach in found] == [
         ("modeler", "missing_input", "plan.md"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 from mappa_core.tools.parse_calls import NOT_CLOSED, parse_calls, unanswered_calls, unquoted_arguments
 
 
@@ -51,7 +51,7 @@ def test_reasoning_is_not_read():
     "info", ["python", "py", "Python", "PYTHON", "python3", "py3", " python ", "python title=x", "python {.line}"]
 )
 @pytest.mark.parametrize("fence", ["```", "````", "~~~"])
-def test_python_is_told_by_the_first_word_of_the_info_string(fence, info):
+def test_first_word_of_the_info_string_marks_a_python_block(fence, info):
     assert fenced(f"{fence}{info}\nx\n{fence}") == ["x\n"]
 
 
@@ -102,7 +102,7 @@ def test_blocks_before_a_cut_off_one_still_run():
         ("```python\n&amp; \\* &#35;\n```   ", "&amp; \\* &#35;\n"),
     ],
 )
-def test_code_is_what_stands_between_the_fences(text, code):
+def test_code_is_the_text_between_the_fences(text, code):
     assert fenced(text) == [code]
 
 
@@ -116,7 +116,7 @@ def test_code_is_what_stands_between_the_fences(text, code):
         "``python\nprint(1)\n``",
     ],
 )
-def test_what_commonmark_does_not_take_for_a_fence_is_text(text):
+def test_fence_invalid_in_commonmark_is_text(text):
     assert fenced(text) == []
 
 

@@ -2,8 +2,7 @@ import asyncio
 
 import pytest
 
-from mappa_core.errors import ToolError
-from mappa_core.records import ToolCall, ToolLimits, ToolResult, ToolSpec
+from mappa_core import ToolCall, ToolError, ToolLimits, ToolResult, ToolSpec
 from mappa_core.tools.run_call import run_call
 from mappa_core.tools.workspace import FolderWorkspace
 
@@ -70,7 +69,7 @@ async def test_a_call_with_an_error_is_answered_with_it(tmp_path):
     assert result == ToolResult(tool="python", status="error", stderr="the block is not closed")
 
 
-async def test_an_unknown_tool_is_answered_with_those_that_are_there(tmp_path):
+async def test_call_of_an_unknown_tool_is_answered_with_the_known_tools(tmp_path):
     result = await run(tmp_path, "shell")
     assert (result.tool, result.status) == ("shell", "error")
     assert result.stderr == "there is no tool 'shell' (there are: odd, squares)"
@@ -137,7 +136,7 @@ async def test_a_schema_is_read_by_the_draft_that_it_names(tmp_path):
     assert await called_by(tmp_path, pair, x=[1, "a"]) == "ok"
 
 
-async def test_what_a_tool_raises_is_nobodys_fault(tmp_path):
+async def test_exception_of_a_tool_is_a_tool_failure(tmp_path):
     with pytest.raises(ToolError, match=r"the tool 'odd' raised KeyError: 'oh' \(test_run_call\.py:\d+\)$") as caught:
         await run(tmp_path, "odd", how="raise")
     assert isinstance(caught.value.__cause__, KeyError)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ToolCall
 from mappa_core.codec import from_json, to_json
-from mappa_core.records import ToolCall
 from mappa_core.safe_json import MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS, parse_untrusted_json
 from mappa_core.tools.chat_format import split_calls
 
@@ -24,7 +24,7 @@ def nested(levels: int) -> str:
 
 
 @given(VALUES, st.booleans())
-def test_what_json_can_hold_comes_back(value, ascii_only):
+def test_json_values_survive_a_round_trip(value, ascii_only):
     assert parse_untrusted_json(json.dumps(value, ensure_ascii=ascii_only)) == value
 
 
@@ -51,7 +51,7 @@ def test_what_json_can_hold_comes_back(value, ascii_only):
         ('"' + "x" * MAX_CHARACTERS + '"', f"it is longer than {MAX_CHARACTERS} characters"),
     ],
 )
-def test_what_is_beyond_a_limit_is_a_value_error_that_says_which(text, message):
+def test_document_beyond_a_limit_is_a_value_error_that_names_the_limit(text, message):
     with pytest.raises(ValueError) as error:
         parse_untrusted_json(text)
     assert str(error.value) == message
@@ -60,7 +60,7 @@ def test_what_is_beyond_a_limit_is_a_value_error_that_says_which(text, message):
 @pytest.mark.parametrize(
     "text", [nested(MAX_DEPTH), str(2**63 - 1), str(-(2**63)), '"\\ud83d\\ude00"', "0." + "1" * 98]
 )
-def test_what_is_within_the_limits_passes(text):
+def test_document_within_the_limits_is_parsed(text):
     assert parse_untrusted_json(text) == json.loads(text)
 
 

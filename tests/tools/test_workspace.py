@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.records import Completion, FileChange, Message, Step, ToolResult
+from mappa_core import Completion, Message, Step, TaskError, ToolError, ToolResult
 from mappa_core.safe_walk import remove_tree
+from mappa_core.sandbox import FileChange
 from mappa_core.tools.workspace import FolderWorkspace, file_lineage
 
 
@@ -213,7 +213,7 @@ def step(number: int, *results: tuple[FileChange, ...]) -> Step:
     )
 
 
-def test_lineage_tells_which_step_did_what_to_each_file():
+def test_lineage_lists_the_changes_of_each_file_by_step():
     made = FileChange(path="a", kind="created", size=1, sha256="1")
     changed = FileChange(path="a", kind="changed", size=1, sha256="2")
     other = FileChange(path="b", kind="created", size=1, sha256="3")
@@ -226,7 +226,7 @@ def test_lineage_tells_which_step_did_what_to_each_file():
 # --- what a program may leave behind ----------------------------------------------------------------------------------
 
 
-def test_what_is_no_regular_file_is_named_by_its_kind_until_it_is_gone(workspace):
+def test_special_file_is_reported_by_its_kind_until_removed(workspace):
     (workspace.path / "one\nline.csv").symlink_to("/etc/passwd")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(workspace.path / "sock"))
@@ -312,7 +312,7 @@ def test_a_fault_of_the_machine_is_no_missing_file(workspace):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_cannot_be_read_is_named_and_can_be_removed(workspace):
+def test_unreadable_file_is_reported_and_can_be_removed(workspace):
     (workspace.path / "a").write_text("x")
     (workspace.path / "a").chmod(0)
     for name, mode in (("closed", 0), ("listed", 0o400)):
@@ -379,7 +379,7 @@ def test_a_file_of_the_task_by_a_link_is_the_file_that_it_leads_to(tmp_path, dat
     assert (workspace.path / "a").readlink() == data / "train.csv"
 
 
-def test_what_programs_do_to_links_is_a_change_of_the_file_and_never_touches_the_original(given_files, data):
+def test_change_of_a_linked_file_is_reported_and_never_touches_the_original(given_files, data):
     train, test = given_files.path / "train.csv", given_files.path / "in" / "test.csv"
     train.unlink()
     train.write_text("mine")

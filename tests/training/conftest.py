@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from mappa.testing import ScriptedEngine, ScriptedSampler
-from mappa_core.errors import EngineLost
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load_plugins
-from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
-from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
+from mappa.cli import result_tables
+from mappa.cli.progress import LineProgress
+from mappa.cli.run_result import show_run_result
+from mappa.commands import Console
+from mappa.look.observe import observe as observe_team
+from mappa.look.view.report import write_report
+from mappa.rollout.resume import resume_iteration as resume_iteration_of
+from mappa.session import config_problems
+from mappa.session.eval_split import in_selection_split as is_for_selection
+from mappa.store import checkpoint
+from mappa.store.checkpoint_ref import resolve_checkpoint
+from mappa.store.writer import Store
+from mappa.testing import ScriptedEngine, ScriptedSampler, load_plugins
+from mappa.training import TrainResult
+from mappa_core import (
+    Coach,
+    Message,
+    Offer,
+    Registry,
+    Role,
+    Task,
+    TaskSource,
+    Tracker,
+    Verdict,
+    Workflow,
+    files,
+    hookimpl,
+)
+from mappa_core.credit import counterfactual
+from mappa_core.engine import EngineLost, VersionSpan
 
 RECIPE = """
 tasks: {use: numbers}
@@ -283,6 +309,93 @@ class Plugin:
 def plugin() -> type[Plugin]:
     """The plugin, for modules that add offers of their own."""
     return Plugin
+
+
+@pytest.fixture
+def kept() -> Callable[[Path], tuple[int, ...]]:
+    """The iterations of which a run's folder has a checkpoint."""
+    return lambda folder: tuple(sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*")))
+
+
+# --- what these tests look at that is another room's: named here alone ------------------------------------------------
+
+
+@pytest.fixture
+def line_progress() -> type[LineProgress]:
+    """What prints a run's progress where standard output is no terminal."""
+    return LineProgress
+
+
+@pytest.fixture
+def show_result() -> Callable[[Console, TrainResult], None]:
+    """What `mappa train` prints at the end."""
+    return show_run_result
+
+
+@pytest.fixture
+def report_of() -> Callable[[TrainResult], str]:
+    """The page `report.html` of a run."""
+    return lambda trained: write_report(trained.folder, trained.summary).read_text()
+
+
+@pytest.fixture
+def observe():
+    """What plays a team once without training it."""
+    return observe_team
+
+
+@pytest.fixture
+def resume_iteration():
+    """What a resumed run replays of an iteration, and what it plays again."""
+    return resume_iteration_of
+
+
+@pytest.fixture
+def in_selection_split():
+    """Whether a task is one of those on which the best checkpoint is chosen."""
+    return is_for_selection
+
+
+@pytest.fixture
+def show_warnings():
+    """What prints the warnings of a run."""
+    return result_tables.show_warnings
+
+
+@pytest.fixture
+def overridden_settings():
+    """Settings of a run that have no effect, in words."""
+    return config_problems.overridden_settings
+
+
+@pytest.fixture
+def counterfactual_credit():
+    """What an action changed of the outcome."""
+    return counterfactual.counterfactual_credit
+
+
+@pytest.fixture
+def manifest_of():
+    """What a checkpoint of a run's folder says of itself: that of an iteration, or the last."""
+    return lambda folder, which="last": resolve_checkpoint(f"{folder}@{which}", root=folder.parent).checkpoint.manifest
+
+
+@pytest.fixture
+def fsync_path() -> Callable[[Path], None]:
+    """What syncs a file or folder to the disk."""
+    return files.fsync_path
+
+
+@pytest.fixture
+def sync_checkpoints_by(monkeypatch) -> Callable[[Callable[[Path], None]], None]:
+    """Lets a function sync the files of checkpoints."""
+    return lambda sync: monkeypatch.setattr(checkpoint, "fsync_path", sync)
+
+
+@pytest.fixture
+def store_class() -> type[Store]:
+    """What writes a run's records, for tests that let a write fail."""
+    return Store
 
 
 @pytest.fixture

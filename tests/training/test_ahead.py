@@ -17,11 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
-from mappa.store.writer import Store
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.errors import ConfigError, GuardStop
+from mappa_core import ConfigError, GuardStop
 
 HERE = Path(__file__).parent
 
@@ -47,7 +45,9 @@ def engines(registry):
 
 def learned(folder):
     """The trajectories that each update learned from, as the last checkpoint has it."""
-    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
+    with RunReader(folder) as reader:
+        _, latest = max(reader.checkpoints.items())
+    return json.loads((latest / "policies/updates").read_text())
 
 
 def played(folder):
@@ -114,10 +114,10 @@ def test_tasks_and_seeds_of_iterations_are_those_of_the_synchronous_loop(start):
 def test_weights_are_as_old_as_the_bound_allows_and_no_older(start):
     trained = start(max_staleness=2, update_ms=60, words=("train.iterations=5",)).train()
     check_whole(trained.folder, 2, 0.0, 5)
-    assert [one["staleness_max"] for one in metrics(trained.folder)] == [0, 1, 2, 2, 2]
+    assert [figures["staleness_max"] for figures in metrics(trained.folder)] == [0, 1, 2, 2, 2]
     assert metrics(trained.folder)[4]["staleness_mean"] > 0.0
     synchronous = start("synchronous").train()
-    assert {one["staleness_max"] for one in metrics(synchronous.folder)} == {0.0}
+    assert {figures["staleness_max"] for figures in metrics(synchronous.folder)} == {0.0}
 
 
 def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch):
@@ -166,7 +166,7 @@ def slow_task(trained):
     return learned(trained.folder)[0][0].split("/")[1].removeprefix("n")
 
 
-def test_a_straggler_is_not_waited_for_and_joins_the_next_iteration_with_its_siblings(start):
+def test_straggler_joins_the_next_iteration_with_its_siblings(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, straggler_share=0.5, held={slow: 1}).train()
     check_whole(trained.folder, 2, 0.5, 4)
@@ -178,13 +178,13 @@ def test_a_straggler_is_not_waited_for_and_joins_the_next_iteration_with_its_sib
     assert sum(one["rollouts/joined"] for one in later) == 2 + sum(one["rollouts/late"] for one in later)
 
 
-def test_without_a_share_everyone_is_waited_for(start):
+def test_iteration_without_a_straggler_share_waits_for_all_tasks(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, slow={slow: 100}).train()
     check_whole(trained.folder, 2, 0.0, 4)
 
 
-def test_a_straggler_is_waited_for_where_it_would_become_too_old(start):
+def test_iteration_waits_for_a_straggler_that_would_exceed_the_staleness(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=1, straggler_share=0.5, held={slow: 1}, slow={slow: 100}).train()
     check_whole(trained.folder, 1, 0.5, 4)
@@ -192,7 +192,7 @@ def test_a_straggler_is_waited_for_where_it_would_become_too_old(start):
     assert late and gathered(trained.folder)[1]["joined"] == late
 
 
-def test_the_last_iteration_leaves_nothing_behind(start):
+def test_last_iteration_waits_for_all_stragglers(start):
     slow = slow_task(start("probe").train())
     trained = start(max_staleness=2, straggler_share=0.5, slow={slow: 100}, words=("train.iterations=1",)).train()
     check_whole(trained.folder, 2, 0.5, 1)
@@ -202,13 +202,13 @@ def test_the_last_iteration_leaves_nothing_behind(start):
 # --- guards and what is resumed ---------------------------------------------------------------------------------------
 
 
-def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_asked_for_again(start, tmp_path, registry):
+def test_rollouts_collected_ahead_of_a_guard_stop_are_reused_on_resume(start, tmp_path, registry, kept):
     run = start(max_staleness=2, words=("train.max_tool_failure_share=0.2", "coach.options.fails_from=12"))
     with pytest.raises(GuardStop, match="A checkpoint was written"):
         run.train()
     folder = tmp_path / "runs" / "run"
     before = played(folder)
-    done = Checkpoints(folder / "checkpoints").latest_iteration()
+    done = max(kept(folder))
     assert any(row[0] > f"train-{done + 1:06d}" for row in before)
     trained = Run.resume(folder, "coach.max_missing=1.0", registry=registry).train()
     check_whole(trained.folder, 2, 0.0, 4)
@@ -234,7 +234,7 @@ class Killer(Listener):
             raise Killed
 
 
-def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resume(start, tmp_path, registry):
+def test_stragglers_of_a_checkpoint_are_learned_from_after_a_resume(start, tmp_path, registry, kept):
     slow = slow_task(start("probe").train())
     run = start(max_staleness=2, straggler_share=0.5, held={slow: 2}, words=("checkpoint.every=1",))
     with pytest.raises(Killed):
@@ -242,14 +242,14 @@ def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resu
     folder = tmp_path / "runs" / "run"
     decided = gathered(folder)
     late = [f"train-000000/n{slow}/{sample:03d}" for sample in (0, 1)]
-    assert Checkpoints(folder / "checkpoints").latest_iteration() == 1
+    assert max(kept(folder)) == 1
     assert (decided[0]["late"], decided[1]["joined"]) == (late, [])
     trained = Run.resume(folder, registry=registry).train()
     check_whole(trained.folder, 2, 0.5, 4)
     assert set(late) < {name for names in learned(trained.folder)[2:] for name in names}
 
 
-def test_what_was_begun_before_a_resume_is_as_old_as_it_was_then(start, tmp_path, registry):
+def test_rollout_begun_before_a_resume_keeps_its_versions(start, tmp_path, registry):
     words = ("checkpoint.every=1",)
     # The doubler answers 6 at once and 12 is what the checker is then asked.
     run = start(max_staleness=1, straggler_share=0.5, held={"12": 1}, slow={"6": 0, "12": 200}, words=words)
@@ -272,7 +272,7 @@ class Cut(BaseException):
 class Cutter:
     """Lets so many writes of a store through; after that everything is lost."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, store_class):
         self.left = 0
         for name in (
             "begin_trajectory",
@@ -282,7 +282,7 @@ class Cutter:
             "record_iteration",
             "record_event",
         ):
-            monkeypatch.setattr(Store, name, self._counted(getattr(Store, name)))
+            monkeypatch.setattr(store_class, name, self._counted(getattr(store_class, name)))
 
     def _counted(self, write):
         def counted(*args, **kwargs):
@@ -302,10 +302,12 @@ class Cutter:
     every=st.integers(1, 2),
     seed=st.integers(0, 99),
 )
-def test_wherever_a_run_is_cut_off_it_learns_from_everything_once(registry, staleness, share, cuts, every, seed):
+def test_run_cut_off_at_any_write_learns_from_every_trajectory_once(
+    registry, store_class, staleness, share, cuts, every, seed
+):
     share = share if staleness else 0.0
     with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as root:
-        cutter = Cutter(monkeypatch)
+        cutter = Cutter(monkeypatch, store_class)
         options = f"{{max_staleness: {staleness}, straggler_share: {share}, action_ms: 0.5}}"
         words = ("train.iterations=5", "train.prompts=4", "sampling.concurrency=9", f"checkpoint.every={every}")
         run = Run.from_recipe("doubles/tiny", f"run.root={root}", "run.name=run", "engine.use=paced", "eval.problems=1",
@@ -332,7 +334,7 @@ def error_of(error, kind):
 PROGRAM = """
 import runpy, sys
 from pathlib import Path
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 from mappa.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])
@@ -346,7 +348,7 @@ run.train()
 
 
 @pytest.mark.soak
-def test_a_run_that_is_killed_again_and_again_learns_from_everything_once(registry, tmp_path):
+def test_run_killed_repeatedly_learns_from_every_trajectory_once(registry, tmp_path):
     recipe = tmp_path / "tiny.yaml"
     options = "engine.options={max_staleness: 2, straggler_share: 0.4, action_ms: 10, update_ms: 30}"
     words = ("train.iterations=12", "train.prompts=5", "sampling.concurrency=16", "eval.problems=1", options)

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training.run import Run
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa_core import Coach, Offer, Verdict, hookimpl
 
 
 class Correcting(Coach):
@@ -48,7 +45,7 @@ def learned(plugin, registry, tmp_path, monkeypatch):
     return play
 
 
-def test_without_the_term_nothing_is_different(learned):
+def test_experience_without_the_supervised_term_has_no_demonstrations(learned):
     experience, corrections, _ = learned()
     assert experience.demonstrations is None
     assert corrections == {}
@@ -82,7 +79,7 @@ def test_the_truth_can_be_kept_out(learned):
     assert corrections["used"] == 0
 
 
-def test_what_a_skipped_step_was_to_imitate_is_kept_with_its_rows(learned):
+def test_demonstrations_of_a_skipped_step_are_stored_with_its_rows(learned):
     settings = ("engine.use=paced", "engine.options.skips=[1]", "train.max_skipped=9")
     experience, _, folder = learned("train.supervised.weight=0.5", *settings)
     with np.load(folder / "skipped" / "000001-doubler.npz") as kept:

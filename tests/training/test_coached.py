@@ -4,19 +4,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mappa.cli.console import Console
-from mappa.cli.progress import LineProgress
+from mappa.commands import Console
 from mappa.runs import RunReader
-from mappa.session.config_problems import overridden_settings
-from mappa.store.checkpoint import Checkpoints
+from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.coach import Alarm, DriftReport, Gap
-from mappa_core.errors import ConfigError, GuardStop
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, Provider
-from mappa_core.records import Interval, Task, Usage, Verdict
+from mappa_core import Coach, ConfigError, GuardStop, Offer, Task, Usage, Verdict, hookimpl
+from mappa_core.coach import Alarm, DriftReport, Gap, Interval
+from mappa_core.transport import Provider
 
 
 @dataclass
@@ -124,21 +119,21 @@ def test_one_coach_of_one_setting_is_built_once_and_another_setting_is_another(s
     ("setting", "said"),
     [
         ("coach.reward={live: 1, after: 1}", r"coach.reward.after .*coach.hindsight.use"),
-        ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*recoach"),
+        ("coach.reward={live: 1, again: 1}", r"coach.reward.again: .*mappa judge"),
         ("coach.hindsight={use: dear}", r"coach.hindsight.use=dear .*coach.reward.after=1.*coach.hindsight=null"),
     ],
 )
-def test_a_phase_that_nobody_judges_or_that_weighs_nothing_is_refused(start, setting, said):
+def test_phase_without_a_coach_or_without_a_weight_is_refused(start, setting, said):
     with pytest.raises(ConfigError, match=said):
         start(setting).check()
 
 
-def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_one(start, dears, tmp_path):
+def test_spending_cap_stops_the_run_with_a_checkpoint_and_a_higher_cap_resumes(start, dears, tmp_path, kept):
     run = start("coach.spend_usd=1.0")
     with pytest.raises(GuardStop, match=r"coach.spend_usd=1.*higher cap(.|\n)*checkpoint was written"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (1,)
+    assert kept(folder) == (1,)
     paid = [verdict for verdict in verdicts(folder) if verdict.status == "scored"]
     assert dears.making.made[-1].asked == len(paid) and 10 <= len(paid) < 16
     with pytest.raises(GuardStop, match=r"coach\.spend_usd=1"):
@@ -166,7 +161,7 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
     assert said.body["providers"] == [dear]
 
 
-def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
+def test_listener_hears_of_providers_before_anything_else(start):
     heard = []
 
     class Ears(Listener):
@@ -199,7 +194,7 @@ class Confessing(Dear):
         self.learned = []
 
     def learn(self, trajectories):
-        self.learned.append([verdict.coach for one in trajectories for verdict in one.verdicts])
+        self.learned.append([verdict.coach for trajectory in trajectories for verdict in trajectory.verdicts])
         if len(self.learned) > 1:
             return None
         alarms = (Alarm(kind="level", gap=GAP),)
@@ -212,10 +207,10 @@ class Confessing(Dear):
         self.learned = list(state["learned"])
 
 
-def test_what_a_coach_reports_of_itself_is_kept_shown_and_answered_with_a_pause(start, dears, tmp_path, capsys):
+def test_drift_report_of_a_coach_is_recorded_printed_and_pauses_the_run(start, dears, tmp_path, capsys, line_progress):
     dears.confessing = True
     with pytest.raises(GuardStop, match=r"I cannot be believed\nA checkpoint was written"):
-        start("train.iterations=2").train(LineProgress(Console(width=200), 2))
+        start("train.iterations=2").train(line_progress(Console(width=200), 2))
     said = capsys.readouterr().out
     assert "coach drift, level: the coach gives doubler +4.00 points" in said and "coach: I like even ones" in said
     folder = tmp_path / "runs" / "run"
@@ -239,7 +234,9 @@ def test_a_coach_learns_from_its_own_verdicts_alone(start, dears):
 @pytest.mark.parametrize(
     ("normalize", "policies", "warned"), [("policy", 1, True), ("agent", 1, False), ("policy", 2, False)]
 )
-def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, normalize, policies, warned):
+def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(
+    start, normalize, policies, warned, overridden_settings
+):
     shared = "agents={doubler: {policy: one}, checker: {policy: one}}" if policies == 1 else "agents={}"
     options = f"estimator={{use: reinforce_plus_plus, options: {{normalize: {normalize}}}}}"
     said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker"), ()))
@@ -251,7 +248,7 @@ def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, 
     [("scale, truncation_filter, outcome", True), ("outcome, truncation_filter", False), ("scale", False),
      ("scale, truncation_filter, difference", True), ("difference", False)],
 )  # fmt: skip
-def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned):
+def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, warned, overridden_settings):
     listed = ", ".join(f"{{use: {use}}}" for use in shapers.split(", "))
     credit = "credit.counterfactual.use=resample"
     said = list(overridden_settings(start(f"shapers=[{listed}]", credit).composed, ("doubler", "checker"), ()))
@@ -260,7 +257,7 @@ def test_shapers_whose_rewards_outcome_replaces_are_warned_of(start, shapers, wa
     assert [one.partition(";")[0] for one in said] == [expected] * warned
 
 
-def test_difference_beside_the_actions_own_reward_replaces_none(start):
+def test_difference_beside_the_actions_own_reward_replaces_none(start, overridden_settings):
     own = "shapers=[{use: scale}, {use: difference, options: {process_weight: 1}}]"
     composed = start(own, "credit.counterfactual.use=resample").composed
     assert list(overridden_settings(composed, ("doubler", "checker"), ())) == []
@@ -269,7 +266,7 @@ def test_difference_beside_the_actions_own_reward_replaces_none(start):
 @pytest.mark.parametrize(
     ("loaded", "warned"), [((), ["policies.doubler_2 has no effect: agents play by one, checker"]), (["doubler_2"], [])]
 )
-def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned):
+def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned, overridden_settings):
     run = start("agents.doubler.policy=one", "policies.one.model=fake", "policies.doubler_2.model=fake")
     assert list(overridden_settings(run.composed, ("doubler", "checker"), loaded)) == warned
 

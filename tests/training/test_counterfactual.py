@@ -9,8 +9,7 @@ import pytest
 from mappa.runs import RunReader
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.credit.counterfactual import counterfactual_credit
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 TEXTS = "{doubler: '0', checker: '0'}"
 DEFAULT = (
@@ -55,7 +54,7 @@ def _apart_from_rewards(found):
     return {name: value for name, value in found.items() if not name.startswith(("counterfactual/", "policy/"))}
 
 
-def test_a_run_is_the_same_but_for_its_rewards(start):
+def test_counterfactuals_change_nothing_of_a_run_but_its_rewards(start, counterfactual_credit):
     plain, weighed = start(name="plain").train(), start(*DEFAULT, name="weighed").train()
     before, after = metrics(plain.folder), metrics(weighed.folder)
     for one, other in zip(before, after, strict=True):
@@ -78,13 +77,11 @@ def test_a_run_is_the_same_but_for_its_rewards(start):
         assert [counterfactual_credit(one, place, "correct").value for place in (0, 1)] == [one.outcome["correct"]] * 2
 
 
-def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been(
-    start, registry, tmp_path, monkeypatch
+def test_run_killed_during_counterfactuals_resumes_to_equal_records(
+    start, registry, tmp_path, monkeypatch, store_class
 ):
-    from mappa.store.writer import Store
-
     whole = start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name="whole").train()
-    real = Store.record_step
+    real = store_class.record_step
 
     class Killed(BaseException):
         pass
@@ -98,16 +95,16 @@ def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been
             if len(seen) == killed_at:
                 raise Killed
 
-        monkeypatch.setattr(Store, "record_step", step)
+        monkeypatch.setattr(store_class, "record_step", step)
         with pytest.raises(BaseException):  # noqa: B017 - a group that holds the kill
             start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name=f"killed{number}").train()
-        monkeypatch.setattr(Store, "record_step", real)
+        monkeypatch.setattr(store_class, "record_step", real)
         folder = tmp_path / f"killed{number}"
         Run.resume(folder, registry=registry).train()
         assert traces(folder) == traces(whole.folder)
 
 
-def test_a_resume_after_an_update_without_checkpoint_plays_none_again(start, registry, tmp_path):
+def test_resume_after_an_update_without_checkpoint_plays_no_counterfactual_again(start, registry, tmp_path):
     class Killed(BaseException):
         pass
 
@@ -124,14 +121,14 @@ def test_a_resume_after_an_update_without_checkpoint_plays_none_again(start, reg
 
 
 @pytest.mark.parametrize("staleness", ["{max_staleness: 2, straggler_share: 0.4}"])
-def test_they_belong_to_the_iteration_that_learns_from_their_trajectory(start, staleness):
+def test_counterfactuals_belong_to_the_iteration_that_learns_from_their_trajectory(start, staleness):
     trained = start(*DEFAULT, f"engine={{use: paced, options: {staleness}}}", "train.iterations=6").train()
     found = metrics(trained.folder)
     assert [one["counterfactual/settled"] for one in found] == [2 * one["rollouts"] for one in found]
     assert len(of(trained.folder, "counterfactual")) == sum(one["counterfactual/rollouts"] for one in found)
 
 
-def test_what_is_added_is_said_before_the_start(start):
+def test_listener_hears_the_bound_on_counterfactuals_before_the_start(start):
     heard = []
 
     class Ears(Listener):
@@ -154,7 +151,7 @@ def test_what_is_added_is_said_before_the_start(start):
         (("credit.counterfactual.samples=0",), "at least 1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_before_anything_is_written(start, tmp_path, settings, said):
+def test_invalid_counterfactual_settings_are_refused_before_anything_is_written(start, tmp_path, settings, said):
     with pytest.raises(ConfigError, match=said):
         start(*settings).train()
     assert not (tmp_path / "run").exists()

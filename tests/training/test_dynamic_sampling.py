@@ -16,16 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
+from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa.training.dynamic_sampling import tasks_with_spread
 from mappa.training.listener import Listener
 from mappa.training.task_sampler import TaskSampler
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Task, Verdict
+from mappa_core import Coach, ConfigError, Offer, Task, Verdict, hookimpl
 
 
 class Picky(Coach):
@@ -82,7 +78,9 @@ def start(registry, tmp_path):
 
 def learned(folder):
     """The trajectories that each update learned from."""
-    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
+    with RunReader(folder) as reader:
+        _, latest = max(reader.checkpoints.items())
+    return json.loads((latest / "policies/updates").read_text())
 
 
 def metrics(folder):
@@ -144,7 +142,7 @@ def test_an_experience_without_rows_has_no_task_with_spread():
     seed=st.integers(0, 3),
     stratified=st.booleans(),
 )
-def test_other_tasks_are_unplayed_distinct_of_the_stratum_and_as_many_as_there_are(sizes, data, seed, stratified):
+def test_replacements_are_unplayed_distinct_tasks_of_the_same_stratum(sizes, data, seed, stratified):
     every = tasks(*sizes)
     prompts = data.draw(st.integers(1, len(every)))
     sampler = TaskSampler(every, prompts=prompts, seed=seed, stratified=stratified)
@@ -171,7 +169,7 @@ def tasks(*sizes):
     return [Task(id=f"{index}", prompt="?", stratum=stratum) for index, stratum in enumerate(strata)]
 
 
-def test_other_tasks_differ_between_iterations_and_seeds():
+def test_replacements_differ_between_iterations_and_seeds():
     every = tasks(40)
     own, names = every[:8], {task.id for task in every[:8]}
     samplers = [TaskSampler(every, prompts=8, seed=seed) for seed in (0, 1)]
@@ -183,7 +181,7 @@ def test_other_tasks_differ_between_iterations_and_seeds():
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_an_iteration_learns_from_tasks_with_spread_alone_and_counts_the_others(start, staleness):
+def test_iteration_learns_only_from_tasks_with_spread_and_counts_the_replaced(start, staleness):
     folder = start("run", "train.dynamic_sampling=9", max_staleness=staleness).train().folder
     assert all(len(one) == 2 and one <= {3, 6, 9} for one in learned_tasks(folder))
     dropped = Counter()
@@ -199,19 +197,19 @@ def test_an_iteration_learns_from_tasks_with_spread_alone_and_counts_the_others(
         assert figures["policy/doubler/equal_groups"] == 0.0
 
 
-def test_the_coach_learns_from_all_that_was_played(start):
+def test_coach_learns_from_replaced_tasks_too(start, manifest_of):
     folder = start("run", "train.dynamic_sampling=9").train().folder
-    (state,) = Checkpoints(folder / "checkpoints").load_latest().manifest.coach["coaches"]
+    (state,) = manifest_of(folder).coach["coaches"]
     assert state["learned"] == sum(figures["rollouts"] for figures in metrics(folder))
 
 
-def test_without_rounds_nothing_is_replaced(start):
+def test_run_without_rounds_replaces_no_task(start):
     folder = start().train().folder
     assert replaced(folder) == []
     assert all(figures["rollouts"] == 4 and "rollouts/replaced" not in figures for figures in metrics(folder))
 
 
-def test_what_is_in_its_place_after_the_last_round_is_learned_from(start):
+def test_tasks_of_the_last_round_are_learned_from(start):
     plain = learned_tasks(start("plain").train().folder)
     folder = start("one", "train.dynamic_sampling=1").train().folder
     first = [names for _, names in replaced(folder)]
@@ -222,13 +220,13 @@ def test_what_is_in_its_place_after_the_last_round_is_learned_from(start):
         assert before - gone == before & after and len(after) == 2 and not after & gone
 
 
-def test_tasks_that_have_run_out_are_kept(start):
+def test_tasks_are_kept_when_no_replacement_is_left(start):
     folder = start("run", "train.dynamic_sampling=9", "train.prompts=10").train().folder
     assert learned_tasks(folder) == [set(range(2, 12))] * 4
     assert {names for _, names in replaced(folder)} == {()}
 
 
-def test_strata_keep_their_share(start):
+def test_replacements_keep_the_shares_of_strata(start):
     folder = start("run", "train.dynamic_sampling=9", "train.stratified=true").train().folder
     # Even and odd tasks are five each, so an iteration of two has one of each: 6, and 3 or 9.
     assert all(one & {6} and one & {3, 9} for one in learned_tasks(folder))
@@ -261,7 +259,7 @@ def test_listeners_hear_of_every_round(start):
         ((), {"max_staleness": 1, "straggler_share": 0.5}, r"straggler_share=0\.5 leaves tasks unfinished"),
     ],
 )
-def test_what_leaves_no_rewards_to_compare_is_refused(start, tmp_path, words, options, said):
+def test_dynamic_sampling_without_comparable_rewards_is_refused(start, tmp_path, words, options, said):
     with pytest.raises(ConfigError, match=said):
         start("run", "train.dynamic_sampling=3", *words, **options).train()
     assert not (tmp_path / "runs").exists()
@@ -302,7 +300,7 @@ def sampled(folder):
     rounds=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_wherever_a_run_is_cut_off_it_replaces_what_it_would_have_replaced(start, registry, mode, cuts, rounds, seed):
+def test_run_cut_off_at_any_write_replaces_the_same_tasks(start, registry, mode, cuts, rounds, seed):
     options = {"deterministic": True} if mode == "deterministic" else {"max_staleness": 2 * (mode == "stale")}
     words = (f"train.dynamic_sampling={rounds}", f"seed={seed}", "checkpoint.every=1")
     with tempfile.TemporaryDirectory() as root:

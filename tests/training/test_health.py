@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mappa.cli import result_tables
-from mappa.cli.progress import LineProgress
-from mappa.look.view.report import write_report
 from mappa.runs import RunReader
 from mappa.training import Run
 from mappa.training.health import HEALTH_RULES, HealthMonitor, reward_spread
-from mappa_core.config.schema import HealthSection
+from mappa_core.engine import TrainSection
 
-OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
+DEFAULTS = TrainSection().health
+OFF = replace(DEFAULTS, **dict.fromkeys(asdict(DEFAULTS)))
 
 
 def raised(figure, values, **limits):
@@ -32,8 +30,8 @@ def raised(figure, values, **limits):
 
 
 def test_every_limit_has_its_rule_and_a_sentence_that_says_what_to_do():
-    assert {rule.limit for rule in HEALTH_RULES} == set(asdict(HealthSection()))
-    health = HealthMonitor(HealthSection())
+    assert {rule.limit for rule in HEALTH_RULES} == set(asdict(DEFAULTS))
+    health = HealthMonitor(DEFAULTS)
     found = [health.observe({"solver": {"kl": value}}) for value in (9.0, 0.1, 0.6, 0.7, 0.8)]
     assert found[:4] == [()] * 4
     (warning,) = found[4]
@@ -68,8 +66,8 @@ def test_a_burst_of_the_gradient_is_held_against_the_median_before():
     ("figure", "good", "bad"),
     [("clip_share", 0.3, 0.31), ("ess", 0.3, 0.29), ("kl", 0.5, 0.6), ("equal_groups", 0.95, 1.0)],
 )
-def test_other_figures_are_held_against_their_limit_by_their_median(figure, good, bad):
-    limits = {figure: getattr(HealthSection(), figure)}
+def test_median_of_a_figure_is_compared_with_its_limit(figure, good, bad):
+    limits = {figure: getattr(DEFAULTS, figure)}
     assert raised(figure, [good] * 9, **limits) == []
     assert raised(figure, [good, bad, good, bad, good], **limits) == []
     assert raised(figure, [bad, good, bad, good, bad], **limits) == [(5, figure)]
@@ -84,14 +82,14 @@ def test_a_warning_is_raised_again_once_it_has_cleared():
     assert raised("kl", bad + good * 5 + bad, kl=1.0) == [(5, "kl"), (13, "kl")]
 
 
-def test_a_figure_that_is_missing_changes_nothing_and_one_that_is_no_number_is_beyond_the_limit():
+def test_missing_figures_are_skipped_and_nan_exceeds_the_limit():
     assert raised("kl", [2.0, None, 2.0, None, 2.0, 2.0, 2.0], kl=1.0) == [(7, "kl")]
     assert raised("kl", [math.nan, 0.0, math.inf, 0.0, math.nan], kl=1.0) == [(5, "kl")]
     assert raised("ess", [math.nan, 1.0, math.nan, 1.0, math.nan], ess=0.3) == [(5, "ess")]
 
 
 def test_policies_are_watched_apart():
-    health = HealthMonitor(HealthSection())
+    health = HealthMonitor(DEFAULTS)
     for _ in range(4):
         health.observe({"a": {"kl": 2.0}, "b": {"kl": 0.1}})
     found = health.observe({"a": {"kl": 2.0}, "b": {"kl": 2.0}})
@@ -99,14 +97,14 @@ def test_policies_are_watched_apart():
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=25), st.data())
-def test_what_is_told_again_after_a_resume_is_as_if_it_had_never_stopped(values, data):
+def test_monitor_after_a_resume_warns_as_if_never_stopped(values, data):
     stop = data.draw(st.integers(0, len(values)))
-    whole, resumed = HealthMonitor(HealthSection()), HealthMonitor(HealthSection())
+    whole, resumed = HealthMonitor(DEFAULTS), HealthMonitor(DEFAULTS)
     figures = [{"kl": value, "entropy": value, "grad_norm": value} for value in values]
-    said = [whole.observe({"a/b": one}) for one in figures]
+    said = [whole.observe({"a/b": figure}) for figure in figures]
     for one in figures[:stop]:
         resumed.observe({"a/b": one})
-    assert [resumed.observe({"a/b": one}) for one in figures[stop:]] == said[stop:]
+    assert [resumed.observe({"a/b": figure}) for figure in figures[stop:]] == said[stop:]
 
 
 def rewarded(rewards, groups):
@@ -130,28 +128,30 @@ def test_the_spread_of_rewards_by_hand():
     assert reward_spread(rewarded([None], [0])) == {}
 
 
-def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(registry, tmp_path):
+def test_health_warning_is_printed_once_and_recorded_and_not_repeated_on_resume(
+    registry, tmp_path, line_progress, report_of, show_warnings
+):
     """The sampler of the doubles always answers alike, so siblings never differ."""
     console = Console(file=io.StringIO(), width=400)
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
-    trained = Run.from_recipe("doubles/tiny", *words, registry=registry).train(listener=LineProgress(console, 6))
+    trained = Run.from_recipe("doubles/tiny", *words, registry=registry).train(listener=line_progress(console, 6))
     told = "health, equal_groups: policy doubler: in 100% of groups all siblings have the same reward (limit 95%)"
     assert console.file.getvalue().count(told) == 1
     Run.resume(trained.folder, "train.iterations=8", registry=registry).train()
     with RunReader(trained.folder) as reader:
         warnings = reader.warnings
         counts = [len(report.warnings) for report in reader.iterations]
-    assert [(one.iteration, one.rule, one.policy) for one in warnings] == [
+    assert [(warning.iteration, warning.rule, warning.policy) for warning in warnings] == [
         (5, "equal_groups", "checker"), (5, "equal_groups", "doubler")
     ]  # fmt: skip
     assert counts == [0] * 4 + [2] + [0] * 3
-    result_tables.show_warnings(console, warnings)
+    show_warnings(console, warnings)
     assert "health, equal_groups, after iteration 5: policy doubler: in 100%" in console.file.getvalue()
-    page = write_report(trained.folder, trained.summary).read_text()
+    page = report_of(trained)
     assert "<b>equal_groups</b> after iteration 5: policy doubler: in 100%" in page
 
 
-def test_warnings_that_are_off_are_not_raised(registry, tmp_path):
+def test_disabled_warnings_are_not_raised(registry, tmp_path):
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
     trained = Run.from_recipe("doubles/tiny", *words, "train.health.equal_groups=null", registry=registry).train()
     with RunReader(trained.folder) as reader:

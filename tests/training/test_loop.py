@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
 from mappa.store.iteration_report import CoachFigures, VerdictCount
-from mappa.store.summary import Seconds, read_summary, write_summary
+from mappa.store.summary import write_summary
 from mappa.training import Run
 from mappa.training.guards import guard_verdicts
-from mappa_core.errors import ConfigError, GuardStop, PluginError, RunError, TaskError
-from mappa_core.experience import Advantages
-from mappa_core.records import Message, Verdict
+from mappa_core import Advantages, ConfigError, GuardStop, Message, PluginError, RunError, TaskError, Verdict
 
 
 def start(registry, tmp_path, *settings, name="run"):
@@ -59,7 +56,7 @@ def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):
     assert sorted(used) == sorted(f"n{n}" for n in range(2, 12))
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path):
+def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path, kept, manifest_of):
     whole = start(registry, tmp_path, name="whole").train()
 
     class Killed(BaseException):
@@ -77,14 +74,14 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
     with pytest.raises(Killed):
         run.train(Killer())
     folder = tmp_path / "runs" / "killed"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert kept(folder) == (2,)
     with RunReader(folder) as reader:
         paid = sum(row.verdict.score is not None for row in reader.verdicts)
     assert paid == 24
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
     assert traces(folder) == traces(whole.folder)
-    states = Checkpoints(folder / "checkpoints").load_latest().manifest.coach["coaches"]
+    states = manifest_of(folder).coach["coaches"]
     assert states == [{"learned": 16}]
 
 
@@ -97,7 +94,7 @@ def traces(folder):
     return steps, verdicts, ends
 
 
-def test_a_resume_may_go_further_but_change_nothing_that_was_done(registry, tmp_path):
+def test_resume_may_add_iterations_but_not_change_settings_of_past_iterations(registry, tmp_path):
     trained = start(registry, tmp_path).train()
     further = Run.resume(trained.folder, "train.iterations=6", registry=registry).train()
     assert further.summary.iterations == 6
@@ -113,20 +110,21 @@ def test_a_resume_to_fewer_iterations_than_there_are_is_refused(registry, tmp_pa
     assert ((trained.folder / "config.yaml").read_text(), (trained.folder / "summary.json").read_text()) == before
 
 
-def test_an_evaluation_that_was_not_made_is_not_made_with_later_weights(registry, tmp_path):
+def test_missed_evaluation_is_not_made_with_later_weights(registry, tmp_path):
     trained = start(registry, tmp_path, "eval.every=1", "train.iterations=2").train()
     with sqlite3.connect(trained.folder / "run.db") as db:
         db.execute("DELETE FROM events WHERE kind = 'evaluation' AND json_extract(body, '$.iteration') = 1")
         db.execute("DELETE FROM trajectories WHERE split = 'eval' AND iteration = 1")
     again = Run.resume(trained.folder, "train.iterations=3", registry=registry).train()
-    assert [one.iteration for one in again.evaluations] == [0, 2, 3]
+    assert [evaluation.iteration for evaluation in again.evaluations] == [0, 2, 3]
     with RunReader(trained.folder) as reader:
-        assert {one.iteration for one in reader.trajectories.where(split="eval")} == {0, 2, 3}
+        assert {trajectory.iteration for trajectory in reader.trajectories.where(split="eval")} == {0, 2, 3}
 
 
 def test_the_time_of_a_run_is_that_of_all_its_starts(registry, tmp_path):
     trained = start(registry, tmp_path, "train.iterations=1").train()
-    write_summary(trained.folder, replace(trained.summary, seconds=Seconds(wall=1000.0, cpu=2000.0)))
+    seconds = replace(trained.summary.seconds, wall=1000.0, cpu=2000.0)
+    write_summary(trained.folder, replace(trained.summary, seconds=seconds))
     again = Run.resume(trained.folder, registry=registry).train().summary.seconds
     assert 1000.0 < again.wall < 1100.0 and 2000.0 < again.cpu < 2100.0
 
@@ -143,19 +141,20 @@ def test_a_folder_that_exists_is_not_overwritten(registry, tmp_path):
         start(registry, tmp_path).train()
 
 
-def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reasons(registry, tmp_path):
+def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reasons(registry, tmp_path, kept):
     run = start(registry, tmp_path, "coach.options.fails_from=8")
     with pytest.raises(GuardStop, match=r"100% .*iteration 2(.|\n)*8 x failed: ConnectionError: the coach is away"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (1,)
-    assert read_summary(folder).status == "stopped"
+    assert kept(folder) == (1,)
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "stopped"
     with pytest.raises(GuardStop, match="iteration 3"):
         Run.resume(folder, registry=registry).train()
-    assert Checkpoints(folder / "checkpoints").iterations() == (1, 2)
+    assert kept(folder) == (1, 2)
 
 
-def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
+def test_guard_names_the_agents_that_were_never_judged():
     judged, silent = VerdictCount(scored=4), VerdictCount(abstained=4)
     figures = CoachFigures(total=VerdictCount(scored=4, abstained=4), by_agent={"coder": judged, "planner": silent})
     with pytest.raises(GuardStop, match=r"50% (.|\n)*No action of planner was judged: coach\.by_agent"):
@@ -181,19 +180,19 @@ def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_pa
 
 
 @pytest.mark.parametrize("setting", ["shapers=[{use: outcome, options: {metric: corect}}]", "coach.reward.live=0"])
-def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, setting):
+def test_an_iteration_without_a_reward_stops_the_run_with_a_checkpoint(registry, tmp_path, kept, setting):
     run = start(registry, tmp_path, setting)
     with pytest.raises(GuardStop, match=r"No action of iteration 1 .*coach\.reward.*shapers.*metrics correct\)"):
         run.train()
-    assert Checkpoints(tmp_path / "runs" / "run" / "checkpoints").iterations() == (0,)
+    assert kept(tmp_path / "runs" / "run") == (0,)
 
 
-def test_where_counterfactuals_are_of_a_share_an_iteration_may_have_no_reward(registry, tmp_path):
+def test_iteration_with_a_share_of_counterfactuals_may_have_no_reward(registry, tmp_path):
     settings = ("credit.counterfactual={use: resample, share: 1.0e-9}", "shapers=[{use: difference}]")
     assert start(registry, tmp_path, *settings, "train.iterations=1").train().summary.status == "done"
 
 
-def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):
+def test_wrong_input_is_refused_before_anything_is_written(registry, tmp_path):
     with pytest.raises(ConfigError, match=r"doublr.*Did you mean doubler"):
         start(registry, tmp_path, "coach.reference_for=[doublr]").train()
     assert not (tmp_path / "runs").exists()
@@ -220,7 +219,7 @@ def test_a_task_that_could_not_be_read_again_is_refused(registry, tmp_path, monk
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, "0 train tasks"), ([{"id": "n2"}], "returned dict, not a Task")])
-def test_what_is_no_task_is_refused(registry, tmp_path, monkeypatch, given, said):
+def test_invalid_tasks_of_a_source_are_refused(registry, tmp_path, monkeypatch, given, said):
     numbers = registry.plugins["doubles"].offers["tasks"]["numbers"].build
     monkeypatch.setattr(numbers, "load", lambda self, split: given)
     with pytest.raises(TaskError, match=f"tasks.use=numbers: .*{said}"):
@@ -268,14 +267,14 @@ async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
 
 def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry, tmp_path):
     trained = start(registry, tmp_path, "eval.every=2").train()
-    assert [one.iteration for one in trained.evaluations] == [0, 2, 4]
+    assert [evaluation.iteration for evaluation in trained.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         played = reader.counts("eval")
     again = Run.resume(trained.folder, registry=registry).train()
-    assert [one.iteration for one in again.evaluations] == [0, 2, 4]
+    assert [evaluation.iteration for evaluation in again.evaluations] == [0, 2, 4]
     with RunReader(trained.folder) as reader:
         assert reader.counts("eval") == played
-        assert [one.iteration for one in reader.evaluations] == [0, 2, 4]
+        assert [evaluation.iteration for evaluation in reader.evaluations] == [0, 2, 4]
 
 
 def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_iteration(registry, tmp_path):
@@ -306,7 +305,7 @@ def test_a_workflow_that_raises_in_evaluation_counts_as_not_solved(registry, tmp
     assert trained.summary.eval.before.mean == 0.0
 
 
-def test_a_workflow_that_records_no_metric_is_told_of_it(registry, tmp_path, monkeypatch):
+def test_workflow_without_a_recorded_metric_is_named_in_the_error(registry, tmp_path, monkeypatch):
     async def run(self, stage):
         stage.record(points=1.0)
 
@@ -317,7 +316,7 @@ def test_a_workflow_that_records_no_metric_is_told_of_it(registry, tmp_path, mon
         start(registry, tmp_path).train()
 
 
-def test_an_evaluation_that_the_workflow_stopped_is_made_again_once_it_is_mended(registry, tmp_path, monkeypatch):
+def test_evaluation_stopped_by_a_workflow_error_is_repeated_on_resume(registry, tmp_path, monkeypatch):
     doubles = registry.plugins["doubles"].offers["workflows"]["doubles"].build
     run = doubles.run
 
@@ -336,12 +335,12 @@ def test_an_evaluation_that_the_workflow_stopped_is_made_again_once_it_is_mended
 def test_an_evaluation_that_was_counted_with_failures_of_the_workflow_is_not_made_again(registry, tmp_path):
     start(registry, tmp_path, "workflow.options.raises_on=n20", "train.iterations=1").train()
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=registry).train()
-    assert [one.failures for one in resumed.evaluations] == [{"WorkflowError:KeyError": 1}] * 2
+    assert [evaluation.failures for evaluation in resumed.evaluations] == [{"WorkflowError:KeyError": 1}] * 2
     with RunReader(resumed.folder) as reader:
         assert reader.events("played_on") == []
 
 
-def test_a_coach_that_reports_something_else_is_named(registry, tmp_path, monkeypatch):
+def test_coach_with_an_invalid_drift_report_is_named(registry, tmp_path, monkeypatch):
     strict = registry.plugins["doubles"].offers["coaches"]["strict"].build
     monkeypatch.setattr(strict, "learn", lambda self, trajectories: 17)
     with pytest.raises(PluginError, match=r"Strict\.learn returned int, not a DriftReport or None"):

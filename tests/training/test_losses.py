@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
-from mappa.store.summary import read_summary
 from mappa.training import Run
 from mappa.training.skipped_steps import count_consecutive_skips
-from mappa_core.errors import GuardStop
-from mappa_core.experience import Experience
+from mappa_core import Experience, GuardStop
 
 HERE = Path(__file__).parent
 
@@ -65,13 +62,14 @@ def test_a_run_that_loses_its_engine_goes_on_from_its_last_checkpoint_in_the_sam
     assert [body["iteration"] for body in events(trained.folder, "resumed")] == [2]
 
 
-def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(start, engines, tmp_path, registry):
+def test_engine_lost_too_often_stops_the_run_and_the_run_can_be_resumed(start, engines, tmp_path, registry, kept):
     engines.losses += [3, 3, 3]
     with pytest.raises(GuardStop, match=r"lost 2 times \(train.max_restarts=1\), the last time: learner 0 was killed"):
         start("train.max_restarts=1").train()
     folder = tmp_path / "runs" / "run"
-    assert read_summary(folder).status == "failed"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "failed"
+    assert kept(folder) == (2,)
     assert Run.resume(folder, "train.max_restarts=2", registry=registry).train().summary.status == "done"
     assert len(events(folder, "engine_lost")) == 3
 
@@ -79,7 +77,7 @@ def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(
 # --- steps that are not finite ----------------------------------------------------------------------------------------
 
 
-def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
+def test_rows_of_a_skipped_step_are_stored_and_the_run_continues(start, engines):
     trained = start(options="skips: [2]").train()
     assert trained.summary.status == "done"
     bodies = events(trained.folder, "skipped")
@@ -88,7 +86,7 @@ def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
     ]  # fmt: skip
     with RunReader(trained.folder) as reader:
         rows = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train", iteration=1)]
-    steps = {step.id: step for one in rows for step in one.steps if step.agent == "doubler"}
+    steps = {step.id: step for row in rows for step in row.steps if step.agent == "doubler"}
     kept = np.load(trained.folder / bodies[0]["file"], allow_pickle=False)
     assert sorted(kept["steps"]) == sorted(steps)
     absent = {
@@ -101,19 +99,19 @@ def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
         assert np.unique(kept["advantages"][span]).tolist() == [kept["reward"][row]]
 
 
-def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, tmp_path, registry):
+def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, tmp_path, registry, kept):
     run = start("checkpoint.every=10", options="skips: [1, 2]")
     with pytest.raises(GuardStop, match=r"'doubler': 4 optimiser steps in a row were skipped \(train.max_skipped=3\)"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert kept(folder) == (2,)
     assert sorted(path.name for path in (folder / "skipped").iterdir()) == [
         f"00000{number}-{policy}.npz" for number in (1, 2) for policy in ("checker", "doubler")
     ]
     assert Run.resume(folder, registry=registry).train().summary.status == "done"
 
 
-def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not():
+def test_taken_step_ends_a_series_of_skips_and_an_empty_iteration_does_not():
     def iteration(taken, skipped):
         return {"a": {"steps": taken, "skipped": skipped}}
 
@@ -132,7 +130,7 @@ from pathlib import Path
 import mappa.cli.options as options
 import mappa.cli.train as train
 from mappa.cli import main
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 doubles = runpy.run_path(str(conftest))["Plugin"](recipe)
@@ -143,7 +141,7 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_from_what_is_there(registry, tmp_path):
+def test_full_disk_ends_the_run_with_an_error_and_the_run_can_be_resumed(registry, tmp_path):
     folder, settings = tmp_path / "run", ("engine.use=paced", "engine.options={max_staleness: 1}", "eval.problems=1")
     command = [sys.executable, "-c", PROGRAM, str(HERE / "conftest.py"), str(tmp_path / "tiny.yaml")]
     words = ("train", "--plugin", "doubles", "--quiet", f"run.root={tmp_path}", "run.name=run", "train.iterations=400")

@@ -11,25 +11,27 @@ import pytest
 from rich.console import Console
 
 from mappa.cli import main
-from mappa.cli.announce import announce_sandboxes
-from mappa.cli.progress import LineProgress, QuietListener
-from mappa.cli.run_result import show_run_result
-from mappa.evaluation.standalone import evaluate_standalone
-from mappa.look.observe import observe
-from mappa.look.view.report import write_report
-from mappa.rollout.resume import resume_iteration
-from mappa.runs import RunReader
-from mappa.store.checkpoint import POLICIES, Checkpoints
-from mappa.store.folder import RunFolder
-from mappa.store.summary import read_summary
-from mappa.testing import ScriptedEngine
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import evaluate_standalone
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
 from mappa.training.listener import Listener
-from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import TaskSource, Workflow
-from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
+from mappa_core import (
+    ConfigError,
+    GuardStop,
+    Message,
+    Offer,
+    Role,
+    Task,
+    TaskError,
+    TaskSource,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    Workflow,
+    hookimpl,
+)
+from mappa_core.sandbox import Sandbox
 
 RECIPE = """
 tasks: {use: numbers}
@@ -181,7 +183,7 @@ def traces(folder):
 # --- what is lost -----------------------------------------------------------------------------------------------------
 
 
-def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
+def test_tool_failures_are_counted_and_score_no_agent(start):
     trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
     with RunReader(trained.folder) as reader:
         (report,) = reader.iterations
@@ -195,7 +197,7 @@ def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     )
 
 
-def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_plays_them_on(start, tmp_path):
+def test_too_many_lost_trajectories_stop_the_run_and_a_resume_continues_them(start, tmp_path, kept):
     whole = start(name="whole").train()
     run = start(faults="2 9, 3 9, 4 9, 5 9")
     with pytest.raises(GuardStop) as stopped:
@@ -204,9 +206,10 @@ def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_
     assert "iteration 1 were lost to failures of tools, more than train.max_tool_failure_share=20%" in said
     assert "x the sandbox is out of sand\n" in said and said.endswith("A checkpoint was written.")
     folder = tmp_path / "runs" / "run"
-    assert Checkpoints(folder / "checkpoints").iterations() == (0,)
-    assert (Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text() == "0"
-    assert read_summary(folder).status == "stopped"
+    assert kept(folder) == (0,)
+    assert (folder / "checkpoints/000000/policies/updates").read_text() == "0"
+    with RunReader(folder) as reader:
+        assert reader.summary.status == "stopped"
     mended(tmp_path)
     resumed = Run.resume(folder, registry=run._registry).train()
     assert resumed.summary.status == "done" and resumed.summary.tools.lost == 0
@@ -234,7 +237,7 @@ def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp
     assert traces(folder) == traces(whole.folder)
 
 
-def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path):
+def test_continued_trajectories_are_never_sampled_again_for_comparison(start, tmp_path, resume_iteration):
     with pytest.raises(GuardStop):
         start(faults="2 9, 3 9, 4 9, 5 9").train()
     with RunFolder.open(tmp_path / "runs" / "run") as folder:
@@ -244,14 +247,14 @@ def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path
         assert folder.store.events("played_on") == []
         again = resume_iteration(folder.store, "train", 0, is_consumed=False)
         assert not again.resample and not set(lost) & set(again.finished)
-        assert all(one.lost is None for one in again.replays.values())
+        assert all(value.lost is None for value in again.replays.values())
         (told,) = folder.store.events("played_on")
         assert told.body == {"split": "train", "iteration": 0, "trajectories": lost}
         assert not resume_iteration(folder.store, "train", 0, is_consumed=True).resample
         assert resume_iteration(folder.store, "train", 1, is_consumed=False).resample
 
 
-def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start, tmp_path):
+def test_evaluation_with_too_many_losses_stops_the_run_and_is_repeated_on_resume(start, tmp_path):
     run = start(
         faults="20 1, 21 1",
     )
@@ -264,14 +267,14 @@ def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start,
     assert resumed.evaluations[0].failures == {} and resumed.evaluations[0].interval.mean == 1.0
 
 
-def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp_path):
+def test_evaluation_with_allowed_losses_is_not_repeated_on_resume(start, tmp_path):
     run = start("train.iterations=1", "train.max_tool_failure_share=0.3", faults="20 1")
     assert run.train().evaluations[0].failures == {"ToolError": 1}
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=run._registry).train()
-    assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
+    assert [evaluation.failures for evaluation in resumed.evaluations] == [{"ToolError": 1}, {}]
 
 
-def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
+def test_standalone_evaluation_has_a_result_unless_all_trajectories_are_lost(start, registry, observe):
     some = start("eval.coach=true", faults="20 1, 21 1, 22 1").composed
     evaluation = asyncio.run(evaluate_standalone(some, registry)).evaluation
     assert evaluation.failures == {"ToolError": 3} and evaluation.interval.mean == 1.0
@@ -285,7 +288,7 @@ def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
 # --- where programs run -----------------------------------------------------------------------------------------------
 
 
-def test_tools_are_opened_once_said_kept_and_closed(start, making):
+def test_tools_are_opened_once_announced_recorded_and_closed(start, making):
     heard = []
 
     class Ears(Listener):
@@ -306,9 +309,7 @@ def test_tools_are_opened_once_said_kept_and_closed(start, making):
     }
 
 
-def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_before_anything_is_written(
-    start, making, tmp_path
-):
+def test_tools_are_opened_and_closed_before_anything_is_written(start, making, tmp_path):
     assert start().check().endswith("; programs of python run in padded")
     with pytest.raises(ConfigError, match="no cage works here"):
         start("tools.python.options.opens=false").train()
@@ -316,7 +317,7 @@ def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_befor
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_evaluation_says_and_keeps_it_too(start, registry):
+def test_standalone_evaluation_announces_and_records_its_sandboxes(start, registry):
     heard = []
     evaluated = asyncio.run(evaluate_standalone(start().composed, registry, on_sandboxes=heard.append))
     assert [list(sandboxes) for sandboxes in heard] == [["python"]]
@@ -324,40 +325,22 @@ def test_an_evaluation_says_and_keeps_it_too(start, registry):
         assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
 
 
-BOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the [door] is open",))}
-
-
-def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from_them(capsys):
-    console = Console(width=40)
-    LineProgress(console, 1).on_sandboxes(BOXES)
-    assert capsys.readouterr().out.splitlines() == [
-        "programs of the tool python run in padded (a [soft] one)",
-        "programs of the tool python: the [door] is open",
-    ]
-    QuietListener().on_sandboxes(BOXES)
-    said = capsys.readouterr()
-    assert said.out == "" and said.err == "programs of the tool python: the [door] is open\n"
-    announce_sandboxes(console, {"python": Sandbox(name="padded")}, quiet=True)
-    assert capsys.readouterr().out == ""
-
-
-def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys):
+def test_retried_tool_calls_are_printed_at_the_end_of_a_run(start, capsys, line_progress, show_result, report_of):
     console = Console(width=200)
-    show_run_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
+    show_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
     assert "retries" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
-        LineProgress(console, 2)
+        line_progress(console, 2)
     )
-    show_run_result(console, trained)
+    show_result(console, trained)
     out = capsys.readouterr().out
     assert trained.summary.tools.retries == 2
     assert "  1 retries of tool calls" in out or "  2 retries of tool calls" in out
     assert "\n2 retries of tool calls\n" in out
-    write_report(trained.folder, trained.summary)
-    assert "0 rollouts lost, 2 retries of calls" in (trained.folder / "report.html").read_text()
+    assert "0 rollouts lost, 2 retries of calls" in report_of(trained)
 
 
-def test_a_trace_says_where_a_program_ran_and_how_often_it_was_started(start, capsys):
+def test_trace_prints_the_sandbox_and_the_attempts_of_a_program(start, capsys):
     trained = start("tools.python.retries=9", "train.iterations=1", faults="20 1").train()
     for task, ran in (("n20", "python: ok, in padded, in attempt 2\n"), ("n21", "python: ok, in padded\n")):
         assert main(["runs", "trace", str(trained.folder), f"eval-000000/{task}/000"]) == 0

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from mappa.store import checkpoint
 from mappa.training import Run
 from mappa.training.listener import Listener
 
@@ -40,10 +39,10 @@ def start(registry, tmp_path):
 
 def without_saving(phases):
     """The order of the loop: whether it has to wait for a checkpoint depends on the disk."""
-    return [one for one in phases if one[0] != "save"]
+    return [phase for phase in phases if phase[0] != "save"]
 
 
-def test_the_loop_says_each_phase_in_its_order(start):
+def test_listener_hears_the_phases_in_order(start):
     ears = Ears()
     start("train.iterations=2", "eval.every=1").train(ears)
     learning = ("collect", "judge", "credit", "score", "credit", "update", "publish")
@@ -85,13 +84,13 @@ def test_counterfactual_rollouts_are_a_phase(start):
     assert [phase for phase, _ in ears.phases][1:5] == ["collect", "judge", "counterfactuals", "credit"]
 
 
-def test_saving_is_heard_where_the_loop_waits_for_a_checkpoint(start, monkeypatch):
+def test_listener_hears_the_phase_save_while_the_loop_waits_for_a_checkpoint(start, fsync_path, sync_checkpoints_by):
     """The disk is slow until the loop says that it waits for it."""
-    waited, sync = threading.Event(), checkpoint.fsync_path
+    waited = threading.Event()
 
     def slow(path):
         assert waited.wait(20)
-        sync(path)
+        fsync_path(path)
 
     class Bell(Ears):
         def on_phase_start(self, phase, done):
@@ -99,7 +98,7 @@ def test_saving_is_heard_where_the_loop_waits_for_a_checkpoint(start, monkeypatc
             if phase == "save":
                 waited.set()
 
-    monkeypatch.setattr(checkpoint, "fsync_path", slow)
+    sync_checkpoints_by(slow)
     bell = Bell()
     start("train.iterations=1", "checkpoint.every=1").train(bell)
     assert bell.phases[-2:] == [("evaluate", 1), ("save", 1)]

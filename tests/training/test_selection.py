@@ -6,23 +6,14 @@ import json
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa.evaluation.standalone import evaluate_standalone
 from mappa.runs import RunReader
-from mappa.session.eval_split import in_selection_split, split_held_out
-from mappa.store.checkpoint import Checkpoints
-from mappa.testing import ScriptedEngine
+from mappa.sessions import evaluate_standalone
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import TaskSource
-from mappa_core.records import Task
+from mappa_core import ConfigError, Offer, Task, TaskSource, hookimpl
 
 # The weights of every iteration double these numbers alone: the tasks that choose are best after 2, the others after 4.
 TASKS = [Task(id=f"n{n}", prompt=str(n), reference=str(2 * n)) for n in range(41, 65)]
-CHOOSING = [task for task in TASKS if in_selection_split(task, 0.5)]
-REPORTED = [task for task in TASKS if not in_selection_split(task, 0.5)]
 RIGHT = {
     0: (0, 0), 1: (4, 1), 2: (9, 3), 3: (2, 5), 4: (6, 9), 5: (9, 2),
 }  # fmt: skip
@@ -40,14 +31,16 @@ class Numbers(TaskSource):
 class Uneven(ScriptedEngine):
     """Doubles what its weights know."""
 
-    def __init__(self, options) -> None:
+    def __init__(self, for_selection, reported) -> None:
         super().__init__(self.answer)
+        self._tasks = for_selection, reported
         self.loaded = []
 
     def answer(self, prompt, sampling):
         said = prompt.removeprefix("<user>").removesuffix("<assistant>")
-        choosing, reported = RIGHT[self.updates]
-        known = {task.prompt for task in (*CHOOSING[:choosing], *REPORTED[:reported])}
+        known = {
+            task.prompt for tasks, right in zip(self._tasks, RIGHT[self.updates], strict=True) for task in tasks[:right]
+        }
         return str(2 * int(said)) if said in known else said
 
     async def load(self, folder):
@@ -61,7 +54,18 @@ def made():
 
 
 @pytest.fixture
-def registry(plugin, tmp_path, made):
+def for_selection(in_selection_split):
+    """The tasks on which the best checkpoint is chosen."""
+    return [task for task in TASKS if in_selection_split(task, 0.5)]
+
+
+@pytest.fixture
+def reported(in_selection_split):
+    return [task for task in TASKS if not in_selection_split(task, 0.5)]
+
+
+@pytest.fixture
+def registry(plugin, tmp_path, made, for_selection, reported):
     class WithNumbers(plugin):
         @hookimpl
         def mappa_tasks(self):
@@ -70,7 +74,7 @@ def registry(plugin, tmp_path, made):
         @hookimpl
         def mappa_engines(self):
             def build(options):
-                made.append(Uneven(options))
+                made.append(Uneven(for_selection, reported))
                 return made[-1]
 
             yield Offer("scripted", build)
@@ -97,23 +101,28 @@ def run(registry, tmp_path, *settings, name="run"):
     return Run.from_recipe("doubles/tiny", *words, registry=registry)
 
 
-def test_it_is_chosen_on_some_tasks_and_reported_on_the_others_alone(registry, tmp_path, made):
+def test_best_checkpoint_is_chosen_on_one_part_and_reported_on_the_other(
+    registry, tmp_path, made, for_selection, reported
+):
     trained = run(registry, tmp_path).train()
     found = trained.summary.eval
-    assert (found.n, found.selection.n) == (len(REPORTED), len(CHOOSING))
+    assert (found.n, found.selection.n) == (len(reported), len(for_selection))
     assert (found.selection.iteration, found.selection.evaluations) == (2, 6)  # the first of the best
-    assert found.selection.value == 9 / len(CHOOSING)
+    assert found.selection.value == 9 / len(for_selection)
     assert found.before.mean == 0.0
-    assert found.after.mean == 3 / len(REPORTED)  # the weights that were chosen, and not the best that there were
-    assert found.gain.mean == 3 / len(REPORTED)
-    assert [(one.part, one.iteration) for one in trained.evaluations] == [("report", 0), ("report", 2)]
+    assert found.after.mean == 3 / len(reported)  # the weights that were chosen, and not the best that there were
+    assert found.gain.mean == 3 / len(reported)
+    assert [(evaluation.part, evaluation.iteration) for evaluation in trained.evaluations] == [
+        ("report", 0),
+        ("report", 2),
+    ]
     assert made[-1].loaded == [2]
-    assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(CHOOSING)
+    assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(for_selection)
 
 
-def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(registry, tmp_path):
+def test_reported_tasks_are_played_twice_and_selection_tasks_at_every_evaluation(registry, tmp_path, reported):
     folder = run(registry, tmp_path).train().folder
-    names = {task.id for task in REPORTED}
+    names = {task.id for task in reported}
     with RunReader(folder) as reader:
         played = list(reader.trajectories.where(split="eval"))
         parts = [(event.body["part"], event.body["iteration"]) for event in reader.events("evaluation")]
@@ -122,7 +131,7 @@ def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(
     assert parts == [("report", 0), *(("selection", done) for done in range(6)), ("report", 2)]
 
 
-def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
+def test_resumed_run_reports_the_same_best_checkpoint(registry, tmp_path, made, for_selection, reported):
     whole = run(registry, tmp_path, name="whole").train()
 
     class Killed(BaseException):
@@ -143,81 +152,52 @@ def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
     again = Run.resume(whole.folder, registry=registry).train()
     assert again.summary.eval == whole.summary.eval
     with RunReader(whole.folder) as reader:
-        assert reader.counts("eval") == {"done": 2 * len(REPORTED) + 6 * len(CHOOSING)}
+        assert reader.counts("eval") == {"done": 2 * len(reported) + 6 * len(for_selection)}
 
 
-def test_a_run_that_goes_further_names_what_was_chosen_of_all_its_evaluations(registry, tmp_path):
+def test_prolonged_run_reports_the_best_of_all_its_evaluations(registry, tmp_path, for_selection, reported):
     folder = run(registry, tmp_path, "train.iterations=2", "eval.every=0").train().folder
     for _ in range(2):
         further = Run.resume(folder, "train.iterations=3", registry=registry).train().summary.eval
         assert (further.selection.iteration, further.selection.evaluations) == (2, 3)
-        assert further.selection.value == 9 / len(CHOOSING)
-        assert further.selection.n == len(CHOOSING) and further.after.mean == 3 / len(REPORTED)
+        assert further.selection.value == 9 / len(for_selection)
+        assert further.selection.n == len(for_selection) and further.after.mean == 3 / len(reported)
 
 
-def test_the_last_weights_are_not_loaded_again(registry, tmp_path, made):
+def test_best_weights_are_not_loaded_if_they_are_the_last(registry, tmp_path, made, reported):
     trained = run(registry, tmp_path, "train.iterations=2").train()
     assert trained.summary.eval.selection.iteration == 2 and made[-1].loaded == []
-    assert trained.summary.eval.after.mean == 3 / len(REPORTED)
+    assert trained.summary.eval.after.mean == 3 / len(reported)
 
 
-def test_chosen_on_all_tasks_it_is_kept_and_the_last_weights_are_reported(registry, tmp_path):
+def test_best_checkpoint_chosen_on_all_tasks_is_kept_and_the_last_weights_are_reported(registry, tmp_path):
     trained = run(registry, tmp_path, "eval.selection=null").train()
     found = trained.summary.eval
     assert found.n == 24 and found.selection is None
     assert found.after.mean == sum(RIGHT[5]) / 24
-    assert Checkpoints(trained.folder / "checkpoints").best().iteration == 4
+    assert json.loads((trained.folder / "checkpoints/best.json").read_text())["iteration"] == 4
 
 
-def test_without_a_best_one_nothing_is_set_apart(registry, tmp_path):
+def test_run_without_a_best_checkpoint_sets_no_tasks_apart(registry, tmp_path):
     trained = run(registry, tmp_path, "checkpoint.best=false").train()
     assert trained.summary.eval.n == 24 and trained.summary.eval.selection is None
-    assert [one.part for one in trained.evaluations] == ["all"] * 6
+    assert [evaluation.part for evaluation in trained.evaluations] == ["all"] * 6
 
 
-def test_it_cannot_be_changed_once_begun(registry, tmp_path):
+def test_selection_settings_cannot_change_on_resume(registry, tmp_path):
     folder = run(registry, tmp_path, "train.iterations=1").train().folder
     for word in ("checkpoint.best=false", "eval.selection=0.25"):
         with pytest.raises(ConfigError, match=word.partition("=")[0]):
             Run.resume(folder, word, registry=registry)
 
 
-async def test_an_evaluation_of_such_a_run_leaves_them_out_too(registry, tmp_path):
+async def test_standalone_evaluation_excludes_the_selection_tasks(registry, tmp_path, reported):
     evaluated = await evaluate_standalone(run(registry, tmp_path).composed, registry)
-    assert evaluated.evaluation.problems == tuple(task.id for task in REPORTED)
+    assert evaluated.evaluation.problems == tuple(task.id for task in reported)
     assert evaluated.evaluation.part == "report"
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
-
-
-def ids(tasks):
-    return {task.id for task in tasks}
-
-
-def config(registry, *words):
-    return compose(registry, recipe="doubles/tiny", overrides=words).config
-
-
-def test_where_a_task_goes_depends_on_nothing_else(registry):
-    all_, few = split_held_out(TASKS, config(registry, "seed=7")), split_held_out(TASKS[5:20], config(registry))
-    assert ids(few.selection) <= ids(all_.selection) and ids(few.report) <= ids(all_.report)
-    assert len(all_.report) + len(all_.selection) == 24 and 6 < len(all_.selection) < 18
-    quarter = split_held_out(TASKS, config(registry, "eval.selection=0.25")).selection
-    assert ids(quarter) < ids(all_.selection)
-
-
-def test_tasks_of_a_cluster_stay_together(registry):
-    tasks = [Task(id=f"{cluster}{n}", prompt="p", cluster=f"c{cluster}") for cluster in range(12) for n in range(3)]
-    parts = split_held_out(tasks, config(registry))
-    assert {task.cluster for task in parts.report}.isdisjoint({task.cluster for task in parts.selection})
-    assert len(parts.report) % 3 == 0
-
-
-def test_a_part_that_is_empty_is_refused(registry):
-    with pytest.raises(ConfigError, match=r"of 1 held-out tasks, parted by hash, none is left to report on"):
-        split_held_out(CHOOSING[:1], config(registry))
-    with pytest.raises(ConfigError, match="none is left to choose the best checkpoint on"):
-        split_held_out(REPORTED[:1], config(registry))
+@pytest.mark.parametrize("share", ["0.0", "1.0"])
+def test_a_share_that_leaves_a_part_empty_is_refused(registry, tmp_path, share):
     with pytest.raises(ConfigError, match=r"eval.selection: must be above 0 and below 1"):
-        config(registry, "eval.selection=1.0")
+        run(registry, tmp_path, f"eval.selection={share}")

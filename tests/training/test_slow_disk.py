@@ -17,12 +17,10 @@ from pathlib import Path
 import pytest
 
 from mappa.runs import RunReader
-from mappa.store import checkpoint
-from mappa.store.checkpoint import POLICIES, Checkpoints
 from mappa.testing import ScriptedEngine
 from mappa.training import Run
-from mappa_core.errors import EngineError, GuardStop, RunError
-from mappa_core.files import fsync_path
+from mappa_core import GuardStop, RunError
+from mappa_core.engine import EngineError
 
 Usage = namedtuple("Usage", "total used free")
 GIGABYTE = 10**9
@@ -51,19 +49,20 @@ def engines(registry):
 
 
 def learned(folder):
-    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
+    with RunReader(folder) as reader:
+        _, latest = max(reader.checkpoints.items())
+    return json.loads((latest / "policies/updates").read_text())
 
 
-def sync_by(monkeypatch, sync):
-    """Let `sync` sync the engine's files of a checkpoint."""
-    monkeypatch.setattr(
-        checkpoint, "fsync_path", lambda path: sync(path) if path.name == "updates" else fsync_path(path)
-    )
+@pytest.fixture
+def sync_by(sync_checkpoints_by, fsync_path):
+    """Lets a function sync the engine's files of a checkpoint."""
+    return lambda sync: sync_checkpoints_by(lambda path: sync(path) if path.name == "updates" else fsync_path(path))
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_rollouts_go_on_while_a_checkpoint_is_written_and_it_has_one_version(
-    start, engines, monkeypatch, tmp_path, staleness
+def test_rollouts_continue_while_a_checkpoint_of_one_version_is_written(
+    start, engines, sync_by, kept, tmp_path, staleness
 ):
     expected = start(name="undisturbed", staleness=staleness).train()
     # Two actions an evaluation, eight an iteration: the third (and with staleness the fourth), the last evaluation.
@@ -77,46 +76,48 @@ def test_rollouts_go_on_while_a_checkpoint_is_written_and_it_has_one_version(
         sampled.append(len(engine.sampled_during))
         assert json.loads(path.read_text()) == engine.learned, "an update did not wait for the checkpoint"
 
-    sync_by(monkeypatch, sync)
+    sync_by(sync)
     trained = start(staleness=staleness).train()
     assert sampled == awaited, "rollouts waited for the disk"
     assert learned(tmp_path / "run") == learned(tmp_path / "undisturbed")
     assert trained.summary.status == expected.summary.status == "done"
-    assert Checkpoints(tmp_path / "run" / "checkpoints").iterations() == (2, 4)
+    assert kept(tmp_path / "run") == (2, 4)
     with RunReader(tmp_path / "run") as reader:
         assert [event.body["iteration"] for event in reader.events("checkpoint")] == [2, 4]
 
 
-def test_a_guard_that_stops_a_run_waits_for_the_checkpoint_that_is_being_written(start, monkeypatch, tmp_path):
+def test_a_guard_that_stops_a_run_waits_for_the_checkpoint_that_is_being_written(start, sync_by, tmp_path):
     """The coach is away from the third iteration on, while the checkpoint of the second is written."""
-    sync_by(monkeypatch, lambda path: time.sleep(0.2))
+    sync_by(lambda path: time.sleep(0.2))
     with pytest.raises(GuardStop, match=r"iteration 3(.|\n)*A checkpoint was written"):
         start("coach.options.fails_from=16").train()
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    assert checkpoints.load_latest().manifest.iteration == 2
-    assert [path.name for path in checkpoints.folder.iterdir()] == ["000002"]
+    with RunReader(tmp_path / "run") as reader:
+        assert list(reader.checkpoints) == [2]
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["000002"]
 
 
-def test_an_interrupt_leaves_the_checkpoint_that_is_being_written_complete(start, monkeypatch, tmp_path, registry):
+def test_an_interrupt_leaves_the_checkpoint_that_is_being_written_complete(
+    start, sync_by, monkeypatch, tmp_path, registry
+):
     def sync(path):
         signal.raise_signal(signal.SIGINT)
         time.sleep(0.2)
 
-    sync_by(monkeypatch, sync)
+    sync_by(sync)
     with pytest.raises(KeyboardInterrupt):
         start().train()
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    assert [path.name for path in checkpoints.folder.iterdir()] == ["000002"]
-    assert checkpoints.load_latest().manifest.iteration == 2
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["000002"]
     monkeypatch.undo()
     assert Run.resume(tmp_path / "run", registry=registry).train().summary.iterations == 4
 
 
-def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(start, monkeypatch, tmp_path, registry):
+def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(
+    start, sync_by, monkeypatch, tmp_path, registry
+):
     def sync(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    sync_by(monkeypatch, sync)
+    sync_by(sync)
     with pytest.raises(RunError, match=r"No space left on device: free some space(.|\n)*--resume"):
         start().train()
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
@@ -124,8 +125,8 @@ def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(start, m
     assert Run.resume(tmp_path / "run", registry=registry).train().summary.iterations == 4
 
 
-def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
-    start, registry, monkeypatch, tmp_path, caplog
+def test_failing_checkpoint_does_not_hide_the_error_that_ends_the_run(
+    start, registry, sync_by, monkeypatch, tmp_path, caplog
 ):
     """The engine fails while it is written, and then the disk does: the first error is raised, no task is left whose
     error nobody took, and the engine stays open until the write has ended."""
@@ -154,7 +155,7 @@ def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
 
     monkeypatch.setattr(workflow, "run", run)
     monkeypatch.setattr(ScriptedEngine, "close", close)
-    sync_by(monkeypatch, sync)
+    sync_by(sync)
     with pytest.raises(EngineError, match="the samplers are gone"):
         start().train()
     assert order == ["written", "closed"]
@@ -164,11 +165,11 @@ def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
 
 
 @pytest.fixture
-def disk(monkeypatch, engines, tmp_path):
+def disk(monkeypatch, engines, kept, tmp_path):
     """A disk of 2.5 GB on which a checkpoint takes 1 GB."""
 
     def usage(path: Path) -> Usage:
-        held = len(Checkpoints(tmp_path / "run" / "checkpoints").iterations()) * GIGABYTE
+        held = len(kept(tmp_path / "run")) * GIGABYTE
         return Usage(5 * GIGABYTE // 2, held, 5 * GIGABYTE // 2 - held)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
@@ -182,20 +183,18 @@ def test_checkpoints_that_will_not_fit_are_refused_before_anything_is_computed(s
 
 
 @pytest.mark.parametrize("settings", [("checkpoint.every=1", "checkpoint.keep=2"), ("checkpoint.keep=9",)])
-def test_the_oldest_checkpoint_goes_first_where_the_disk_is_full(start, disk, settings, tmp_path):
+def test_the_oldest_checkpoint_goes_first_where_the_disk_is_full(start, disk, settings, kept, tmp_path):
     """A third checkpoint fits only once the first is gone; of nine that may be kept two are ever written."""
     assert start(*settings).train().summary.status == "done"
-    kept = Checkpoints(tmp_path / "run" / "checkpoints").iterations()
-    assert kept == ((3, 4) if len(settings) == 2 else (2, 4))
+    assert kept(tmp_path / "run") == ((3, 4) if len(settings) == 2 else (2, 4))
 
 
-def test_a_disk_that_others_filled_stops_the_run_before_the_checkpoint_that_does_not_fit(
-    start, disk, monkeypatch, tmp_path
+def test_disk_filled_by_others_stops_the_run_before_a_checkpoint_that_does_not_fit(
+    start, disk, kept, monkeypatch, tmp_path
 ):
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: Usage(9, 0, GIGABYTE // 4 if checkpoints.iterations() else 9 * GIGABYTE)
+        shutil, "disk_usage", lambda path: Usage(9, 0, GIGABYTE // 4 if kept(tmp_path / "run") else 9 * GIGABYTE)
     )
     with pytest.raises(GuardStop, match=r"1 x 1\.00 GB = 1\.00 GB, and 0\.25 GB are free\. Free 0\.75 GB"):
         start().train()
-    assert checkpoints.iterations() == (2,)
+    assert kept(tmp_path / "run") == (2,)

@@ -7,12 +7,9 @@ from uuid import uuid4
 import pytest
 
 from mappa.runs import RunReader
-from mappa.store.checkpoint import Checkpoints
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training import Run
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
+from mappa_core import ConfigError, Offer, hookimpl
 
 RIGHT = [0, 1, 3, 2, 3, 1, 0, 0, 0, 0]
 """How many of the four held-out tasks a team solves after so many updates."""
@@ -79,11 +76,7 @@ def start(registry, tmp_path, *settings, name="run"):
     return Run.from_recipe("doubles/tiny", *words, registry=registry)
 
 
-def kept(folder):
-    return Checkpoints(folder / "checkpoints").iterations()
-
-
-def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path):
+def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_path, kept, manifest_of):
     trained = start(registry, tmp_path, "checkpoint.best=true").train()
     assert kept(trained.folder) == (2, 6)
     assert json.loads((trained.folder / "checkpoints/best.json").read_text()) == {
@@ -92,18 +85,18 @@ def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_pa
     with RunReader(trained.folder) as reader:
         events = [event.body["iteration"] for event in reader.events("best")]
     assert events == [0, 1, 2]
-    manifest = Checkpoints(trained.folder / "checkpoints").load(2).manifest
+    manifest = manifest_of(trained.folder, "2")
     assert manifest.agents == {"doubler": "doubler", "checker": "checker"}
     assert {name: one.kind for name, one in manifest.policies.items()} == {"doubler": "full", "checker": "full"}
 
 
-def test_without_it_none_is_kept(registry, tmp_path):
+def test_run_without_the_setting_keeps_no_best_checkpoint(registry, tmp_path, kept):
     trained = start(registry, tmp_path).train()
     assert kept(trained.folder) == (6,)
-    assert Checkpoints(trained.folder / "checkpoints").best() is None
+    assert not (trained.folder / "checkpoints/best.json").exists()
 
 
-def test_a_resumed_run_keeps_what_was_best(registry, tmp_path):
+def test_a_resumed_run_keeps_what_was_best(registry, tmp_path, kept):
     settings = ("checkpoint.best=true", "checkpoint.every=1")
     folder = start(registry, tmp_path, *settings, "train.iterations=4").train().folder
     assert kept(folder) == (2, 4)
@@ -130,7 +123,7 @@ def test_a_team_starts_with_the_weights_of_another(registry, tmp_path, engines, 
     assert f"from: {run}@{iteration}" in (trained.folder / "config.yaml").read_text()
 
 
-def test_a_resumed_run_starts_where_it_began_and_with_a_checkpoint_nowhere_else(registry, tmp_path, engines):
+def test_resumed_run_loads_starting_weights_only_without_a_checkpoint(registry, tmp_path, engines):
     start(registry, tmp_path, "checkpoint.best=true", name="first").train()
     second = start(registry, tmp_path, "policies.default.from=first@best", "train.iterations=1", name="second")
     folder = second.train().folder
@@ -165,14 +158,14 @@ def test_a_run_whose_checkpoints_are_gone_goes_on_from_their_copies(registry, tm
         ),
     ],
 )
-def test_a_start_that_makes_no_sense_leaves_nothing(registry, tmp_path, settings, message):
+def test_invalid_start_is_refused_before_anything_is_written(registry, tmp_path, settings, message):
     start(registry, tmp_path, "train.iterations=1", name="first").train()
     with pytest.raises(ConfigError, match=message):
         start(registry, tmp_path, *settings, name="second").train()
     assert not (tmp_path / "runs" / "second").exists()
 
 
-def test_a_policy_may_start_with_that_of_another_name(registry, tmp_path, engines):
+def test_policy_may_start_with_the_weights_of_a_policy_of_another_name(registry, tmp_path, engines):
     start(registry, tmp_path, "train.iterations=1", name="first").train()
     start(registry, tmp_path, "policies.checker.from=first/doubler@1", "train.iterations=1", name="second").train()
     assert engines[-1].starts["checker"].name == "doubler" and engines[-1].starts["doubler"] is None

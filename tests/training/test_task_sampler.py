@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mappa.training.stratified_quota import StratifiedQuota
 from mappa.training.task_sampler import TaskSampler
-from mappa_core.errors import ConfigError
-from mappa_core.records import Task
+from mappa_core import ConfigError, Task
 
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -31,7 +30,7 @@ def stream(cursor: TaskSampler, iterations: int) -> list[str]:
 
 
 @given(sizes=sizes, data=st.data(), seed=st.integers(0, 3), stratified=st.booleans())
-def test_every_epoch_holds_every_task_once_and_no_iteration_one_twice(sizes, data, seed, stratified):
+def test_every_epoch_holds_every_task_once_and_no_iteration_repeats_a_task(sizes, data, seed, stratified):
     prompts = data.draw(st.integers(1, sum(sizes)))
     cursor = TaskSampler(tasks(*sizes), prompts=prompts, seed=seed, stratified=stratified)
     iterations = 3 * sum(sizes) // prompts
@@ -67,7 +66,7 @@ def test_draws_so_far_hold_every_stratum_in_its_share(sizes, data):
 
 
 @pytest.mark.parametrize(("count", "prompts"), [(12, 4), (12, 12), (60, 5)])
-def test_epochs_that_are_filled_by_whole_iterations_are_permutations_one_after_the_other(count, prompts):
+def test_epochs_of_whole_iterations_are_successive_permutations(count, prompts):
     cursor = TaskSampler(tasks(count), prompts=prompts, seed=7)
     per_epoch = count // prompts
     for epoch in range(3):
@@ -77,7 +76,7 @@ def test_epochs_that_are_filled_by_whole_iterations_are_permutations_one_after_t
 
 
 @pytest.mark.parametrize("stratified", [False, True])
-def test_an_iteration_is_the_same_whoever_asks_and_seeds_and_epochs_differ(stratified):
+def test_tasks_depend_only_on_seed_and_iteration(stratified):
     def cursor(seed=1):
         return TaskSampler(tasks(7, 5), prompts=4, seed=seed, stratified=stratified)
 
@@ -88,7 +87,7 @@ def test_an_iteration_is_the_same_whoever_asks_and_seeds_and_epochs_differ(strat
     assert [one.sample(i) for i in range(3)] != [one.sample(i) for i in range(3, 6)]
 
 
-def test_the_next_epoch_goes_on_in_the_iteration_that_the_last_one_does_not_fill():
+def test_next_epoch_begins_in_an_iteration_that_the_last_epoch_does_not_fill():
     one = TaskSampler(tasks(5), prompts=3, seed=0)
     second = [task.id for task in one.sample(1)]
     left = {task.id for task in tasks(5)} - set(stream(one, 1))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa.training.run import Run
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
+from mappa_core import ConfigError
 
 CHECKER = "estimator.by_agent={checker: {use: distill, options: {template: ' [{reason}]'}}}"
 
@@ -40,7 +39,7 @@ def play(plugin, registry, tmp_path, monkeypatch):
     return run
 
 
-def test_a_teacher_is_scored_after_the_reason_for_its_own_agents_alone(play):
+def test_teacher_scores_only_rows_of_its_agents_after_the_reason(play):
     experience, advantages, policies = play(CHECKER)
     checked = experience.agent[experience.row_of_token] == experience.agents.index("checker")
     assert np.isnan(experience.teacher_logprobs[~checked]).all()
@@ -52,7 +51,7 @@ def test_a_teacher_is_scored_after_the_reason_for_its_own_agents_alone(play):
     assert "teacher_kl" not in policies["doubler"]
 
 
-def test_without_such_an_estimator_nothing_is_scored_twice(play):
+def test_run_without_a_teacher_scores_no_rows_twice(play):
     experience, _, policies = play()
     assert experience.teacher_logprobs is None
     assert "teacher_rows" not in policies["doubler"]
@@ -68,7 +67,7 @@ def test_without_such_an_estimator_nothing_is_scored_twice(play):
         ),
     ],
 )
-def test_teachers_that_cannot_be_are_refused_before_anything_is_played(play, tmp_path, options, says):
+def test_invalid_teachers_are_refused_before_anything_is_played(play, tmp_path, options, says):
     with pytest.raises(ConfigError, match=says):
         play(f"estimator={{use: distill, options: {options}}}")
     assert not (tmp_path / "runs").exists()

@@ -12,7 +12,7 @@ from mappa.runs import RunReader
 from mappa.testing import MemoryRecorder
 from mappa.training.run import Run
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core.protocols import TrackedRun, Tracker
+from mappa_core import TrackedRun, Tracker
 
 RUN = TrackedRun(id="ab" * 16, name="first", folder=Path("/nowhere"), plugin="p", recipe="tiny", seed=0)
 
@@ -80,7 +80,7 @@ def test_a_run_is_told_with_its_actions_verdicts_rollouts_and_figures(registry, 
     assert one.ending == "done"
 
 
-def test_a_run_that_goes_on_has_the_same_id_and_tells_only_what_is_new(registry, tmp_path):
+def test_resumed_run_keeps_its_id_and_sends_only_new_records(registry, tmp_path):
     first = start(registry, tmp_path, "eval.every=1").train()
     Run.resume(first.folder, "train.iterations=3", registry=registry).train()
     before, after = notes(registry)
@@ -92,7 +92,7 @@ def test_a_run_that_goes_on_has_the_same_id_and_tells_only_what_is_new(registry,
     assert {name.split("/")[0] for name, *_ in after.actions} == {"train-000002", "eval-000003"}
 
 
-def test_a_run_that_was_stopped_says_so(registry, tmp_path):
+def test_trackers_are_told_that_a_run_was_stopped(registry, tmp_path):
     class Stopping:
         def __getattr__(self, name):
             def hear(*what):
@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_says_so(registry, tmp_path):
     assert notes(registry)[0].ending == "stopped"
 
 
-def test_what_a_service_hangs_on_the_run_does_not_wait_for():
+def test_run_does_not_wait_for_a_hanging_tracker():
     slow, patience = Slow(), 0.05
     tracking = TrackerThreads([("slow", slow)], max_queued=3, close_timeout_s=patience)
     tracking.start(RUN)
@@ -124,7 +124,7 @@ def test_what_a_service_hangs_on_the_run_does_not_wait_for():
     assert len(slow.threads) == 1
 
 
-def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
+def test_tracker_whose_start_fails_is_closed_and_gets_no_records():
     slow = Slow(fails_at_start=True)
     slow.go.set()
     tracking = TrackerThreads([("slow", slow)])
@@ -135,12 +135,12 @@ def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
     assert (trouble.failures, trouble.error, trouble.left_busy) == (1, "start: SystemExit: no network", False)
 
 
-def test_without_trackers_nothing_stands_between_the_run_and_its_store():
+def test_run_without_trackers_writes_directly_to_its_store():
     store = MemoryRecorder()
     assert TrackerThreads([]).recorder(store) is store
 
 
-def test_a_tracker_of_metrics_alone_does_not_stand_between_them_either():
+def test_run_with_a_metrics_tracker_writes_directly_to_its_store():
     class Metrics(Tracker):
         def log(self, iteration, metrics): ...
 
@@ -148,7 +148,7 @@ def test_a_tracker_of_metrics_alone_does_not_stand_between_them_either():
     assert TrackerThreads([("metrics", Metrics())]).recorder(store) is store
 
 
-def test_a_tracker_that_every_run_has_is_started_unless_the_recipe_names_it(registry, tmp_path):
+def test_default_tracker_is_started_unless_the_recipe_configures_it(registry, tmp_path):
     plugin = registry.plugins["doubles"]
     notes_offer = replace(plugin.offers["trackers"]["notes"], default=True)
     offers = {**plugin.offers, "trackers": {"notes": notes_offer}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mappa.training import Run
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_gae_without_a_value_head_is_refused(train, tmp_path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_only_the_policies_that_it_serves_need_one(train) -> None:
+def test_only_policies_of_an_estimator_of_values_need_a_value_head(train) -> None:
     own = "policies.checker={model: none}"
     with pytest.raises(
         ConfigError, match=r"estimator\.by_agent\.checker\.use=gae .* set policies\.checker\.value_head"
@@ -82,13 +82,13 @@ def test_greedy_actions_of_a_trained_policy_are_refused(train, tmp_path, key) ->
     assert not (tmp_path / "runs").exists()
 
 
-def test_of_one_token_that_is_left_nothing_is_learned_either(train, tmp_path) -> None:
+def test_trained_agent_with_top_k_1_is_refused(train, tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"sampling\.top_k=1: agent 'doubler' is trained, and greedy actions"):
         train("sampling.top_k=1")
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_policy_that_is_not_trained_may_be_greedy(train) -> None:
+def test_untrained_policy_may_sample_greedily(train) -> None:
     with pytest.raises(ConfigError, match="agent 'checker' is trained"):
         train("sampling.temperature=0", "policies.doubler={model: none, kind: frozen}")
 
@@ -100,6 +100,6 @@ def test_a_run_in_which_no_policy_is_trained_is_refused(train, tmp_path) -> None
 
 
 @pytest.mark.parametrize("cut", ["sampling.top_p=0.9", "sampling.top_k=5"])
-def test_cut_actions_are_refused_where_an_engine_says_not_what_was_left(train, cut) -> None:
+def test_truncated_distribution_is_refused_for_an_engine_without_sampling_masks(train, cut) -> None:
     with pytest.raises(ConfigError, match=r"this engine does not say which tokens they left.*set sampling\.top_p=1"):
         train(cut)

@@ -26,8 +26,8 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 
 from mappa.cli import main, train  # noqa: E402
+from mappa.testing import load_plugins  # noqa: E402
 from mappa_core import Coach, Message, NoOptions, Offer, Role, Task, Usage, Verdict, Workflow, hookimpl  # noqa: E402
-from mappa_core.plugins import load_plugins  # noqa: E402
 from mappa_core.transport import Reply, Request  # noqa: E402
 
 RECIPE = """

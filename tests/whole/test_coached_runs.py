@@ -20,9 +20,9 @@ from safetensors.numpy import load_file
 
 from mappa import Run
 from mappa.runs import RunReader
-from mappa.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer, load_plugins
+from mappa.testing.wire_server import GARBAGE, HTML
 from mappa_core import Offer, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 
@@ -137,7 +137,7 @@ class OnlyScored(LocalEngine):
     """Takes the rows without a reward out of the experience before anything is computed from it."""
 
     async def score(self, experience):
-        from mappa_core.credit.build_experience import select_rows
+        from mappa_core.engine import select_rows
 
         return await super().score(select_rows(experience, np.flatnonzero(experience.weight > 0)))
 
@@ -148,7 +148,7 @@ class Plugin:
         yield Offer("only-scored", OnlyScored, LocalOptions)
 
 
-def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_been(serve, tmp_path):
+def test_action_with_a_failed_verdict_does_not_change_the_gradient(serve, tmp_path):
     def failing(request):
         if chance(request, "fault") < 0.2:
             return FAULTS[int(len(FAULTS) * chance(request, "which"))]
@@ -174,17 +174,21 @@ def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_b
 def recorded(folder: Path) -> dict[str, tuple[str, float | None]]:
     with RunReader(folder) as reader:
         trajectories = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
-    return {one.step: (one.status, one.score) for trajectory in trajectories for one in trajectory.verdicts}
+    return {
+        verdict.step: (verdict.status, verdict.score) for trajectory in trajectories for verdict in trajectory.verdicts
+    }
 
 
-def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, tmp_path):
+def test_every_provider_failure_gives_a_failed_verdict_with_its_reason(serve, tmp_path):
     left = iter(FAULTS * 3)
     server = serve(lambda request: next(left, FAULTS[0]))
     run = start(server, tmp_path, "faults", "coach.max_missing=1.0", "train.iterations=1", "train.prompts=6")
     trained = run.train()
     with RunReader(trained.folder) as reader:
         verdicts = [
-            one for row in reader.trajectories.where(split="train") for one in reader.trajectory(row.id).verdicts
+            verdict
+            for row in reader.trajectories.where(split="train")
+            for verdict in reader.trajectory(row.id).verdicts
         ]
     assert trained.summary.status == "done" and verdicts
     assert {verdict.status for verdict in verdicts} <= {"failed", "abstained"}
@@ -192,7 +196,7 @@ def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, 
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_without_the_provider_from_what_is_on_the_cassette(serve, tmp_path):
+def test_killed_run_resumes_from_the_cassette_without_the_provider(serve, tmp_path):
     server = serve(judging)
     shared = f"coach.cassette.path={tmp_path / 'shared.db'}"
     whole = start(server, tmp_path, "whole", shared).train()
@@ -224,7 +228,7 @@ def wait_for_verdicts(folder: Path, count: int, process: subprocess.Popen) -> No
     raise AssertionError("the run ended before it could be killed")
 
 
-def test_no_key_is_found_in_anything_that_a_run_leaves_or_says(serve, tmp_path, monkeypatch, capfd):
+def test_run_writes_and_prints_no_key(serve, tmp_path, monkeypatch, capfd):
     key = "sk-planted-0123456789abcdef"
     monkeypatch.setenv("PLANTED_KEY", key)
     echoes = (401, 429, 500)
@@ -239,7 +243,7 @@ def test_no_key_is_found_in_anything_that_a_run_leaves_or_says(serve, tmp_path, 
     server = serve(echoing)
     settings = ("coach.options.api_key_env=PLANTED_KEY", "coach.max_missing=1.0", "train.iterations=1")
     trained = start(server, tmp_path, "run", *settings).train()
-    assert server.calls and all(key in one.headers["authorization"] for one in server.server.requests)
+    assert server.calls and all(key in request.headers["authorization"] for request in server.server.requests)
     leaks = [file for file in tmp_path.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
     assert trained.summary.status == "done" and leaks == []
     assert key not in "".join(capfd.readouterr())

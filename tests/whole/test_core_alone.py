@@ -28,14 +28,14 @@ def test_a_team_behind_an_api_runs_its_iterations_and_is_judged(folder):
     assert summary["coach"]["verdicts"] == 4 and summary["eval"]["after"]["mean"] == 1.0
 
 
-def test_it_is_resumed_from_its_checkpoint_and_names_no_report_that_nothing_wrote(folder):
+def test_resumed_run_names_no_report_that_was_not_written(folder):
     done = mappa(folder, "train", "--resume", "runs/first", "train.iterations=2")
     assert done.returncode == 0, done.stderr
     assert "2 iterations, 8 verdicts" in done.stdout and "report.html" not in done.stdout
     assert not (folder / "runs/first/report.html").exists()
 
 
-def test_an_estimator_with_a_penalty_has_nothing_to_penalise(folder):
+def test_kl_penalty_of_an_estimator_is_accepted_without_a_trained_policy(folder):
     words = ("estimator.options.kl_coef=0.1", "estimator.use=reinforce_plus_plus", "train.iterations=1")
     done = mappa(folder, "train", "--plugin", "doubles", "--name", "penalty", "--quiet", *words)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.testing import WireServer, json_answer
 
 REASON = "canary-of-the-reason"
@@ -112,13 +112,13 @@ def test_no_label_and_no_truth_is_sent_unless_the_truth_is_asked_for(server, cer
     assert TRUTH in shown and REASON not in shown and "mistake_" not in shown
 
 
-def test_the_report_says_what_was_spent_and_what_is_missing(certify):
+def test_report_prints_the_spending_and_the_missing_verdicts(certify):
     printed = certify()
     assert "openai: 4 calls, 4,000 prompt tokens, 400 completion tokens, $0.0056" in printed
     assert "2 x failed: no reply fits" in printed
 
 
-def test_a_cassette_answers_the_second_time_and_costs_nothing(server, certify, tmp_path):
+def test_second_certification_replays_the_cassette_at_no_cost(server, certify, tmp_path):
     first, second = (json.loads(certify("--json", "--cassette", str(tmp_path / "said.db"))) for _ in range(2))
     (before,), (after,) = (one["evaluations"][0]["coaches"] for one in (first, second))
     assert before["figures"] == after["figures"]

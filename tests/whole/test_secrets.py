@@ -14,18 +14,14 @@ import msgspec
 import pytest
 import structlog
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.store.writer import Store
-from mappa.testing import play
-from mappa.testing.fakes import MemoryRecorder
+from mappa.testing import MemoryRecorder, play
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core import redaction
-from mappa_core.calls.parse import decode_answer
-from mappa_core.calls.secret import Secret
-from mappa_core.errors import CallError, CoachError, EngineLost, ToolError, WorkflowError
-from mappa_core.protocols import Coach, TrackedRun, Tracker, Workflow
-from mappa_core.records import (
+from mappa_core import (
     Breach,
+    Coach,
+    CoachError,
     Failure,
     Inspection,
     Message,
@@ -33,11 +29,19 @@ from mappa_core.records import (
     Scene,
     Step,
     Task,
+    ToolError,
     ToolResult,
     ToolSpec,
+    TrackedRun,
+    Tracker,
     Trajectory,
     Verdict,
+    Workflow,
+    WorkflowError,
+    redaction,
 )
+from mappa_core.engine import EngineLost
+from mappa_core.transport import CallError, Secret, decode_answer
 
 KEY = "sk-planted/7f3a91+Zq=="
 """The one value that must not be found; it is read as PLANTED_API_KEY."""
@@ -203,7 +207,7 @@ def assert_nowhere(*texts: str) -> None:
 
 
 @pytest.mark.parametrize("place", IN_A_PLAY)
-async def test_a_key_that_is_met_while_agents_play_is_not_written(planted, tmp_path, capfd, place):
+async def test_key_that_appears_in_a_rollout_is_not_written(planted, tmp_path, capfd, place):
     chosen = {"tool": printed(stdout="ok"), "workflow": lambda: "", "text": CALL, "coach": lambda: SCORED} | IN_A_PLAY[
         place
     ]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa.cli.main import main
-from mappa.config.compose import ComposedConfig, compose
-from mappa_core.plugins import load_plugins
+from mappa.cli import main
+from mappa.sessions import ComposedConfig, compose
+from mappa.testing import load_plugins
 
 SIZES = {
     "small": {"hidden": 1536, "inner": 8960, "layers": 28, "key": 256, "parameters": 1_543_714_304},
@@ -77,7 +77,7 @@ def plan(capsys, plugin: str, name: str, model: str, *words: str) -> dict:
 
 
 @each_recipe
-def test_nothing_comes_from_the_recipe_of_small_models(registry, plugin, name):
+def test_small_recipes_inherit_nothing_from_the_tiny_recipe(registry, plugin, name):
     """A learning rate, caps and dtype that suit 240,000 weights teach a real model nothing."""
     chain, own = [], name
     while own:
@@ -102,7 +102,7 @@ def test_nothing_comes_from_the_recipe_of_small_models(registry, plugin, name):
 
 
 @each_recipe
-def test_it_fits_one_gpu_of_24_gb_in_bfloat16(capsys, models, plugin, name):
+def test_small_recipe_fits_one_gpu_of_24_gb_in_bfloat16(capsys, models, plugin, name):
     shown = plan(capsys, plugin, name, models[name], *GPU)
     placement = shown["memory"]["placement"]
     assert (placement["device"], placement["dtype"]) == ("gpu", "bfloat16")
@@ -117,7 +117,7 @@ def test_it_fits_one_gpu_of_24_gb_in_bfloat16(capsys, models, plugin, name):
 
 
 @each_recipe
-def test_it_asks_for_the_smallest_gpu_where_there_is_none(capsys, models, monkeypatch, plugin, name):
+def test_plan_without_a_gpu_names_the_smallest_sufficient_gpu(capsys, models, monkeypatch, plugin, name):
     monkeypatch.setattr("mappa_engine.node._run", lambda *program: "")
     from mappa_engine.node import this_node
 

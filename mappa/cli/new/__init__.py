@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from mappa.cli.main import command_names
+from mappa.cli.command_group import command_names
 from mappa.cli.options import load_registry
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import CORE, KIND_NAMES, OfferKind, Registry
@@ -45,9 +45,9 @@ PACKAGE_KINDS: Mapping[str, PackageKind] = {
 @click.argument("name")
 @click.option("--in", "parent", type=_FOLDER, default=Path(), help="The folder to write into; here, unless given.")
 def command(kind: str, name: str, parent: Path) -> None:
-    """Write a package that offers a new workflow, coach, transport, tool, shaper or estimator NAME.
+    """Write a package with a new workflow, coach, tool or other offer.
 
-    It passes its tests as it is, and is a start to write over.
+    The package mappa-NAME offers a KIND called NAME. It passes its tests as it is, and is a start to write over.
     """
     folder = write_package(kind, name, parent, load_registry())
     click.echo(f"wrote {folder}\n")
@@ -76,7 +76,7 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name for a package: lower-case letters, digits and single dashes (my-team)")
     if name in (*command_names(), CORE):
-        raise ConfigError(f"`mappa {name}` is a command of core: commands of a plugin {name!r} could not be reached")
+        raise ConfigError(f"`mappa {name}` is a command already: those of a plugin {name!r} could not be reached")
     modules = [compile(text, path, "exec") for path, text in _files(kind, "a-new-name") if path.suffix == ".py"]
     if hasattr(builtins, title := _class_name(name)) or any(title in module.co_names for module in modules):
         raise ConfigError(f"the class of {name!r} would be {title}, a name that is taken; choose another name")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from mappa.cli.command_group import CommandGroup
 from mappa.look.cli.coach_eval import eval_command
 from mappa.look.cli.crash_test import crash_test_command
 
 
-@click.group("coach")
+@click.group("coach", cls=CommandGroup)
 def command() -> None:
     """Certify coaches, and make juries of them."""
 

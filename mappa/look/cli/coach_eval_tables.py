@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console
-from mappa.cli.progress import format_percent
+from mappa.cli.formats import format_percent
 from mappa.look.cli.verdict_tables import format_estimate, make_table, show_reasons
 from mappa.look.coach_eval.bootstrap import Estimate
 from mappa.look.coach_eval.evaluate import CoachEvaluation

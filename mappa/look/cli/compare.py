@@ -12,7 +12,8 @@ import click
 from rich.table import Table
 
 from mappa.cli.console import Console, Name, echo
-from mappa.cli.progress import columns_table
+from mappa.cli.formats import format_problem_count, format_share
+from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ def command(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Compare settings by held-out results: paired, over seeds, corrected.
+    """Compare settings by held-out results, paired and over seeds.
 
-    Runs that differ in nothing but their seed are one arm. With --by KEY an arm is named by that setting alone, with
-    --arm NAME=RUN by you. Runs that evaluated other tasks, drew other samples or were graded otherwise are refused.
+    The p-values of all pairs are adjusted together. Runs that differ in nothing but their seed are one arm. With --by
+    KEY an arm is named by that setting alone, with --arm NAME=RUN by you. Runs that evaluated other tasks, drew other
+    samples or were graded otherwise are refused.
 
     \b
       mappa compare runs/a-* runs/b-*
@@ -104,8 +106,6 @@ def comparison_json(compared: Comparison) -> dict[str, Any]:
 
 def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]) -> None:
     """Print the arms, the differences between them, and in words what follows from them and what does not."""
-    from mappa.cli.progress import format_problem_count, format_share
-
     problems = format_problem_count(compared.problems, compared.clusters)
     console.print(
         f"held-out {compared.measure}, {problems}, {compared.samples} samples of each, 95 % intervals",
@@ -142,7 +142,6 @@ def _letters() -> Iterator[str]:
 
 def _differences(compared: Comparison, labels: Mapping[str, str], wide: bool) -> Table:
     """Build a table with a row per pair; a narrow one has no effect size h, which --json has."""
-    from mappa.cli.progress import format_share
     from mappa.look.compare import format_p
 
     table = columns_table("", "difference", "p", "p, all tests", *(["h"] if wide else []), "better", "worse", "same")

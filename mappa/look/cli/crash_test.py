@@ -13,8 +13,9 @@ from rich.table import Table
 
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa.cli.progress import format_percent, rollout_bar
+from mappa.cli.progress import rollout_bar
 from mappa.look.cli.verdict_tables import make_table
 
 if TYPE_CHECKING:

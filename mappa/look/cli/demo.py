@@ -17,10 +17,10 @@ from mappa.cli.console import Console
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of this machine; any free one by default.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the default browser.")
 def command(root: Path | None, port: int, opens: bool) -> None:
-    """Show a run that comes with Mappa: a play that failed, and who is to blame.
+    """Show a play that failed, and who is to blame; it comes with Mappa.
 
     Three agents solved problems in words and began to learn; nothing is trained here. The page is one of `mappa view`:
-    only this machine can connect. With --to the run is written there, for runs trace, report and recoach; observe needs
+    only this machine can connect. With --to the run is written there, for runs trace, report and judge; observe needs
     mappa-mathchat, too.
     """
     from mappa.look.demo import unpack_demo

@@ -7,7 +7,7 @@ import json
 import click
 
 from mappa.cli.console import Console, Name, echo
-from mappa.cli.progress import columns_table
+from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
 
 
@@ -16,7 +16,7 @@ from mappa_core import ConfigError
 @click.option("--all", "everything", is_flag=True, help="Print all pages as one text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: pages by name.")
 def command(topic: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Read the documentation here: a page by its name, or the pages on a TOPIC.
+    """Read the documentation: a page by its name, or pages on a TOPIC.
 
     \b
       mappa docs                      all pages

@@ -42,11 +42,11 @@ PROMPT_NAME = "prompt.md"
 def command(
     run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, arguments: DatasetArguments
 ) -> None:
-    """Write the agents of a run as model folders (hf), or what they did as data for fine-tuning (sft, dpo, kto).
+    """Write a run's agents as models, or their actions as data.
 
-    hf: RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy becomes an adapter's
-    folder unless --merged; prompt.md in it is what the agent acted by. Others: RUN is a run folder, DIR gets a Parquet
-    file an agent in the columns that TRL reads.
+    hf: folders of models. RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy
+    becomes an adapter's folder unless --merged; prompt.md in it is what the agent acted by. sft, dpo, kto: data for
+    fine-tuning. RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
     """
     if form == "hf":
         if given := arguments.given_options:

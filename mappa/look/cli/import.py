@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
-from mappa.cli.progress import format_count
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def command(
     """Turn logs of other frameworks, and labels of people, into a run.
 
     The format is detected from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
-    labelled failures. The run can be observed, judged (recoach), used to certify a coach, viewed and reported. A line
+    labelled failures. The run can be observed, judged, used to certify a coach, viewed and reported. A line
     of messages is one rollout, and every message of an agent an action; the spans of one trace are a rollout. KEY is a
     key of the line (for spans, an attribute of the root span); dots reach into objects:
 
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
-      mappa recoach runs/x --coach gemini model=…
+      mappa judge runs/x --coach gemini model=…
     """
     from mappa.look.importing import LogMapping, import_logs
     from mappa.look.importing.log_mapping import PERSONS
@@ -169,5 +169,5 @@ def show_import(console: Console, imported: ImportResult) -> None:
             style="yellow",
         )
     tell(f"run      {imported.folder}")
-    command = "coach eval --run" if labels.agents or labels.values else "recoach"
+    command = "coach eval --run" if labels.agents or labels.values else "judge"
     tell(f"next     mappa {command} {shlex.quote(str(imported.folder))} --coach OFFER")

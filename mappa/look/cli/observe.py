@@ -16,8 +16,9 @@ from rich.table import Table
 
 from mappa.cli.announce import announce_providers, announce_sandboxes
 from mappa.cli.console import Console, Name, echo
+from mappa.cli.formats import format_count, format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa.cli.progress import columns_table
+from mappa.cli.tables import columns_table
 from mappa_core import ConfigError, Split
 
 if TYPE_CHECKING:
@@ -123,13 +124,15 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         usd = diagnosis.coach.total.usd
         cost = "an unknown amount" if usd is None else f"${usd:.4f}"
         console.print(f"the coach cost {cost}", highlight=False)
-    following = f"next     mappa runs trace {shlex.quote(str(diagnosis.folder))} ID"
-    console.print(following, soft_wrap=True, highlight=False, markup=False)
+    folder = shlex.quote(str(diagnosis.folder))
+    console.print(f"next     mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False)
+    if diagnosis.provable and not diagnosis.imported:
+        proof = f"proof    mappa prove {folder} --split {diagnosis.split}"
+        console.print(proof, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
     """Print what the rollouts came to, as far as it is known, and in how many nobody is to blame."""
-    from mappa.cli.progress import format_count
     from mappa.cli.result_tables import show_evaluation
 
     rollouts = format_count(diagnosis.rollouts, "rollout")
@@ -200,8 +203,6 @@ def _format_count_of(count: int, whole: int) -> str:
 def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
     """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
     it could not be used."""
-    from mappa.cli.progress import format_percent
-
     metric = escape(diagnosis.evaluation.metric)
     table = columns_table("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first")
     for handoff in diagnosis.handoffs:

@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console, Name, echo
+from mappa.cli.formats import format_count
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa.cli.progress import columns_table, format_count
+from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:

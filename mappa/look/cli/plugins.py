@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
 
 import click
 
+from mappa.cli.command_group import blocked_plugins
 from mappa.cli.console import echo
+from mappa.cli.find_commands import find_commands
 from mappa.cli.options import load_registry
 from mappa_core.plugins import Plugin
 
@@ -19,10 +23,10 @@ def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
     """List plugins, what they offer, and which are broken."""
     if ctx.invoked_subcommand is not None:
         return
-    registry = load_registry()
+    registry, commands = load_registry(), _commands_by_package()
     if as_json:
         plugins = {
-            one.name: {"package": one.package, "version": one.version, **_rows(one)}
+            one.name: {"package": one.package, "version": one.version, **_rows(one, commands[one.package])}
             for one in registry.plugins.values()
         }
         shown = ("package", "version", "reason", "traceback")
@@ -31,7 +35,7 @@ def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
         return
     for plugin in registry.plugins.values():
         click.echo(f"{click.style(plugin.name, bold=True)}  {plugin.package} {plugin.version}")
-        for kind, names in _rows(plugin).items():
+        for kind, names in _rows(plugin, commands[plugin.package]).items():
             click.echo(f"  {kind:<11} {', '.join(names)}")
         click.echo()
     for broken in registry.broken.values():
@@ -58,9 +62,18 @@ def check(distribution: str, as_json: bool) -> None:
         raise click.exceptions.Exit(2)
 
 
-def _rows(plugin: Plugin) -> dict[str, list[str]]:
-    """Offers, recipes and commands of a plugin, by kind; empty kinds are left out."""
+def _commands_by_package() -> Mapping[str, list[str]]:
+    """What each package brings of the commands of `mappa`."""
+    commands = defaultdict[str, list[str]](list)
+    for name, point in find_commands(blocked_plugins()).items():
+        if point.dist is not None:
+            commands[point.dist.name].append(f"mappa {name.replace('.', ' ')}")
+    return commands
+
+
+def _rows(plugin: Plugin, commands: list[str]) -> dict[str, list[str]]:
+    """Offers and recipes of a plugin and the commands of its package, by kind; empty kinds are left out."""
     rows = {str(kind): sorted(offers) for kind, offers in plugin.offers.items()}
     rows["recipes"] = sorted(f"{plugin.name}/{name}" for name in plugin.recipes)
-    rows["commands"] = sorted(f"mappa {plugin.name} {one.name}" for one in plugin.commands)
+    rows["commands"] = commands
     return {kind: names for kind, names in rows.items() if names}

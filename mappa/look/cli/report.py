@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_or_dash, format_problem_count
 from mappa_core import RunError
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ def show_report(
     console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
 ) -> None:
     """Print the results, the coach's gaps, alarms and notes, warnings of health, and the path of the page."""
-    from mappa.cli.progress import format_problem_count
     from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
@@ -112,8 +112,6 @@ def show_report(
 
 
 def _gaps(gaps: Sequence[GapHistory]) -> Table:
-    from mappa.cli.progress import format_or_dash
-
     table = Table(box=None, header_style="dim")
     for name in ("", "where", "gap", "per iteration", "alarms"):
         table.add_column(name, justify="left" if name in ("", "where", "alarms") else "right")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mappa.cli.command_group import blocked_plugins
 from mappa.cli.console import Console, echo
-from mappa.cli.main import blocked_plugins
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core import ConfigError
 

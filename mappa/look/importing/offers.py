@@ -30,7 +30,7 @@ class ImportedWorkflow(Workflow):
     async def run(self, stage: Stage) -> None:
         raise ConfigError(
             "workflow.use=imported plays nothing: its actions were recorded elsewhere. Look at the run with observe, "
-            "recoach, coach eval, view or report; to play its tasks choose another workflow"
+            "judge, coach eval, view or report; to play its tasks choose another workflow"
         )
 
 
@@ -40,4 +40,4 @@ class ImportedCoach(Coach):
     def __init__(self, options: NoOptions) -> None: ...
 
     async def score(self, scene: Scene) -> Verdict:
-        return Verdict.abstained("an imported run has no coach of its own; choose one with `mappa recoach RUN --coach`")
+        return Verdict.abstained("an imported run has no coach of its own; choose one with `mappa judge RUN --coach`")

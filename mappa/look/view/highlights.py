@@ -34,7 +34,7 @@ class Highlight:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScoredTrajectory:
     """Mean and lowest score of a trajectory's actions (points, 0-10). Live scores take precedence over those in
-    hindsight, and these over later ones of `mappa recoach`. `succeeded`: its metric is 1; None if it has none."""
+    hindsight, and these over later ones of `mappa judge`. `succeeded`: its metric is 1; None if it has none."""
 
     id: str
     mean: float

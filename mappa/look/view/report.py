@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from mappa.cli.progress import format_problem_count
+from mappa.cli.formats import format_problem_count
 from mappa.look.counted_verdicts import (
     AgentVerdicts,
     count_failures,

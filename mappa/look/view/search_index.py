@@ -178,7 +178,7 @@ def _texts(trajectory: Trajectory) -> tuple[str, str, str, str]:
     said = [text for step in trajectory.steps for text in (step.reply.reasoning, step.completion.text) if text]
     results = [result for step in trajectory.steps for result in step.results]
     printed = [text for result in results for text in (result.stdout, result.stderr) if text]
-    # Those of `mappa recoach` may come before or after the first search, which is to make no difference.
+    # Those of `mappa judge` may come before or after the first search, which is to make no difference.
     own = [verdict for verdict in trajectory.verdicts if verdict.phase != "again"]
     judged = [text for verdict in own for text in (verdict.reasoning, verdict.error) if text]
     return _storable([trajectory.task.prompt]), _storable(said), _storable(printed), _storable(judged)

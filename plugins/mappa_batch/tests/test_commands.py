@@ -1,4 +1,4 @@
-"""What users type, in batches of a local OpenAI: observe, recoach, coach eval, improve; killed, and begun again."""
+"""What users type, in batches of a local OpenAI: observe, judge, coach eval, improve; killed, and begun again."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_a_run_is_judged_again_in_batches(server: OpenAIServer, tmp_path: 
         await mappa(
             tmp_path, *observing(server, "run.name=x", "coach.use=relay-duties", "coach.options=null")[:6], "run.name=x"
         )
-        again = ["recoach", "runs/x", "--split", "eval", "--coach", "openai", "--json", *coach(server)]
+        again = ["judge", "runs/x", "--split", "eval", "--coach", "openai", "--json", *coach(server)]
         await killed(server, tmp_path, *again)
         out, errors = await mappa(tmp_path, *again)
     assert "batch.taken_up" in errors

@@ -8,7 +8,7 @@ from mappa_calibration.blind import blind
 from mappa_core import Breach, Inspection, Message, Role, Scene, Task, ToolCall, ToolResult
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.records import FileChange
+from mappa_core.sandbox import FileChange
 
 TEAM = {"problem_solver": Role(brief="The Problem Solver plans."), "verifier": Role(brief="Checks the problem-solver.")}
 

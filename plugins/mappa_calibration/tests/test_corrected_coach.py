@@ -11,7 +11,7 @@ from mappa_calibration.actions import REFERENCE
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
 from mappa_calibration.options import AlarmOptions, BiasOptions
 from mappa_core import Coach, ConfigError, Role, Scene, Task, Trajectory, Usage, Use, Verdict
-from mappa_core.protocols import Provider
+from mappa_core.transport import Provider
 
 TEAM = {"solver": Role(brief="solves"), "coder": Role(brief="codes")}
 

@@ -11,9 +11,8 @@ import pytest
 from mappa_calibration.corrected_coach import BiasCorrectedCoach
 from mappa_calibration.ensemble import Ensemble, Member
 from mappa_calibration.options import BiasOptions
-from mappa_core import Coach, DelegatingCoach
-from mappa_core.protocols import Provider
-from mappa_core.records import Scene, Verdict
+from mappa_core import Coach, DelegatingCoach, Scene, Verdict
+from mappa_core.transport import Provider
 
 JUDGEMENTS = {"score", "review"}
 """What a wrapper is there for; it asks the wrapped coach as it likes."""
@@ -33,7 +32,11 @@ def record_every_call(name: str) -> Any:
     """A member that notes its name in `heard` and returns what every wrapper can work with."""
     original = inspect.getattr_static(Coach, name)
     if isinstance(original, property):
-        values = {"by_trajectory": True, "providers": (Provider(name="p", model="m", host="h", priced=True),)}
+        values = {
+            "by_trajectory": True,
+            "providers": (Provider(name="p", model="m", host="h", priced=True),),
+            "fitted_on": {"a hash of a question"},
+        }
         return property(lambda self: self.heard.append(name) or values.get(name))
     if inspect.iscoroutinefunction(original):
 

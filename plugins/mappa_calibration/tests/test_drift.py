@@ -13,7 +13,7 @@ from mappa_calibration.actions import ActionColumns
 from mappa_calibration.comparison import Comparison
 from mappa_calibration.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
 from mappa_calibration.options import AlarmOptions, BiasOptions
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 SOLVER = ("live", "solver", "task")
 BASIS = {"task": "by hand", "length": "by hand"}

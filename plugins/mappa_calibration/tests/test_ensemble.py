@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa.testing import CoachContract
+from mappa.testing import CoachContract, load_plugins
 from mappa_calibration.ensemble import Ensemble, Member, build_ensemble, combine_scores
 from mappa_calibration.ensemble_options import CombineMethod, EnsembleOptions
-from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Cassette, Coach, Provider
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Trajectory, Usage, Verdict
+from mappa_core import Coach, Completion, ConfigError, Message, Role, Scene, Step, Task, Trajectory, Usage, Use, Verdict
+from mappa_core.coach import Cassette
+from mappa_core.transport import Provider
 
 
 def scene(position: int = 0, *, later: tuple[Step, ...] | None = None) -> Scene:

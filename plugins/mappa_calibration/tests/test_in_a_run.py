@@ -6,9 +6,8 @@ import pytest
 
 from mappa import Run
 from mappa.runs import open as open_run
-from mappa.testing import ScriptedEngine
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import Coach, GuardStop, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
-from mappa_core.plugins import load_plugins
 
 RECIPE = """
 tasks: {use: many}

@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from mappa_calibration.ensemble import build_ensemble
 from mappa_calibration.ensemble_options import EnsembleOptions
 from mappa_calibration.label_calibration import Calibration
-from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Verdict
+from mappa_core import Coach, Completion, ConfigError, Message, Role, Scene, Step, Task, Use, Verdict
 
 ZERO = [0.0, 0.0]
 

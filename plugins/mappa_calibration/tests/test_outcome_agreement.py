@@ -11,8 +11,7 @@ import pytest
 
 from mappa_calibration.ensemble import Ensemble, Member
 from mappa_calibration.outcome_agreement import FALSE_ALARM_RATE, OutcomeAgreement
-from mappa_core.protocols import Coach
-from mappa_core.records import Scene, Task, Trajectory, Verdict
+from mappa_core import Coach, Scene, Task, Trajectory, Verdict
 
 Rollout = tuple[float | None, Sequence[float | None]]  # its outcome, and its scores
 

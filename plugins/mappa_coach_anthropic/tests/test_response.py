@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_coach_anthropic.response import parse_error, parse_message
-from mappa_core.errors import CallError
-from mappa_core.protocols import Reply
-from mappa_core.records import Usage
+from mappa_core import Usage
+from mappa_core.transport import CallError, Reply
 
 WORDS = st.sampled_from(
     ["content", "type", "text", "stop_reason", "end_turn", "stop_details", "usage", "input_tokens", "error"]

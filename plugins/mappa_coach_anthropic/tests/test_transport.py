@@ -11,7 +11,7 @@ import pytest
 from mappa.testing import SdkTransportContract, answer_from_capture, json_answer
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.transport import AnthropicTransport
-from mappa_core.protocols import Request
+from mappa_core.transport import Request
 
 GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 NONSENSE = {

@@ -10,8 +10,8 @@ from typing import Any
 from mappa.testing import CaptureContract
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.transport import AnthropicTransport
-from mappa_core.protocols import Request
-from mappa_core.records import Message
+from mappa_core import Message
+from mappa_core.transport import Request
 
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'
@@ -85,7 +85,7 @@ class TestCaptures(CaptureContract):
             )
         )
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         return Request(
             messages=self.messages(body),
             answer="schema" if "output_config" in body else "text",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa.testing import CoachContract
+from mappa.testing import CoachContract, load_plugins
 from mappa_coach_evidence.coach import EvidenceCoach
 from mappa_coach_evidence.evidence import FIRST, Evidence, chances, collect_evidence
 from mappa_coach_evidence.options import EvidenceOptions
@@ -21,7 +21,6 @@ from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import read_transcript
 from mappa_coach_evidence.weights import WEIGHTS
 from mappa_core import NOBODY
-from mappa_core.plugins import load_plugins
 
 from .conversations import (
     SOLVED,

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
-from mappa_core.errors import CallError
-from mappa_core.protocols import Reply
-from mappa_core.records import Usage
+from mappa_core import Usage
+from mappa_core.transport import CallError, Reply
 
 WORDS = st.sampled_from(
     ["candidates", "content", "parts", "text", "finishReason", "STOP", "usageMetadata", "error", "code"]

@@ -14,8 +14,8 @@ from google.genai import Client
 from mappa.testing import SdkTransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Request
+from mappa_core import ConfigError
+from mappa_core.transport import Request
 
 GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}

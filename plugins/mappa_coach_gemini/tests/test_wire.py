@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from mappa.testing import CaptureContract, WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-from mappa_core.errors import CallError, ConfigError
-from mappa_core.protocols import Reply, Request
-from mappa_core.records import Message
+from mappa_core import ConfigError, Message
+from mappa_core.transport import CallError, Reply, Request
 
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'
@@ -78,7 +77,7 @@ class TestCaptures(CaptureContract):
             )
         )
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         config = body["generationConfig"]
         return Request(
             messages=self.messages(body),
@@ -111,7 +110,7 @@ class TestCaptures(CaptureContract):
         async with WireServer(serving(answer)) as server:
             account(server.url)
             transport = self.transport(was, server.url, vertex=True, location="us-central1")
-            outcome = await outcome_of(transport, self.asked(was["body"]))
+            outcome = await outcome_of(transport, self.request(was["body"]))
         assert outcome == replace(self.reply("success_schema"), raw=answer.body.decode())
         token, received = server.requests
         assert token.path == "/token"

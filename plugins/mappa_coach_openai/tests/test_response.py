@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_coach_openai.response import parse_chat_completion, parse_error, parse_response
-from mappa_core.errors import CallError
-from mappa_core.protocols import Reply
-from mappa_core.records import Usage
+from mappa_core import Usage
+from mappa_core.transport import CallError, Reply
 
 WORDS = st.sampled_from(
     [

@@ -9,8 +9,7 @@ import pytest
 from mappa.testing import SdkTransportContract, TransportContract, WireAnswer, WireRequest, WireServer, json_answer
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-from mappa_core.errors import CallError
-from mappa_core.protocols import Request
+from mappa_core.transport import CallError, Request
 
 CHAT = json_answer({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
 RESPONSE = json_answer(

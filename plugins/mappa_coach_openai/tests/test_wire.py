@@ -10,8 +10,8 @@ from typing import Any
 from mappa.testing import CaptureContract
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-from mappa_core.protocols import Request
-from mappa_core.records import Message
+from mappa_core import Message
+from mappa_core.transport import Request
 
 JUDGED = '{"score":7,"verdict":"pass","note":null,"tags":["ok"]}'
 HALF = '{"score":7,"verdict"'
@@ -67,7 +67,7 @@ class TestCaptures(CaptureContract):
         api = "responses" if request["path"].startswith("/v1/responses") else "chat"
         return OpenAITransport(Options(model=body["model"], base_url=f"{url}/v1", api=api, reasoning_effort=effort))
 
-    def asked(self, body: Mapping[str, Any]) -> Request:
+    def request(self, body: Mapping[str, Any]) -> Request:
         form = body.get("response_format", {}).get("json_schema") or body.get("text", {}).get("format")
         return Request(
             messages=self.messages(body),

@@ -10,8 +10,6 @@ from mappa_core import Offer, hookimpl
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    import click
-
     from mappa_core import Coach, NoOptions, TaskSource, Workflow
     from mappa_dsbench.options import EmbeddedOptions, PublishedOptions, TeamOptions
 
@@ -41,17 +39,6 @@ def mappa_recipes() -> Mapping[str, Traversable]:
     from mappa_core.workflow import find_recipes
 
     return find_recipes(__name__)
-
-
-@hookimpl
-def mappa_commands() -> Iterable[click.Command]:
-    from mappa_dsbench.commands import prepare, score, unlearned
-    from mappa_dsbench.tiny.warm_start import warm_start
-
-    yield prepare
-    yield score
-    yield unlearned
-    yield warm_start
 
 
 def _build_workflow(options: TeamOptions) -> Workflow:

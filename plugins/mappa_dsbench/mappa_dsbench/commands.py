@@ -1,4 +1,4 @@
-"""`mappa dsbench prepare`, `score` and `unlearned`. Their implementations are imported when they are called."""
+"""`mappa dsbench`. Implementations are imported when a command is called."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path
 import click
 
 from mappa_core import Split, TaskError
+from mappa_dsbench.tiny.warm_start import warm_start
 
 FOLDER_TYPE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.command("prepare", short_help="Check a copy of the published DSBench data, task by task.")
+@click.group("dsbench")
+def command() -> None:
+    """Check published data, read the grades of runs, and make the small model of the `tiny` recipe."""
+
+
+command.add_command(warm_start)
+
+
+@command.command("prepare", short_help="Check a copy of the published DSBench data, task by task.")
 @click.argument("folder", metavar="DIR", type=FOLDER_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def prepare(folder: Path, as_json: bool) -> None:
@@ -26,7 +35,7 @@ def prepare(folder: Path, as_json: bool) -> None:
         raise TaskError(f"{report['root']}: no published task is usable; what is missing or broken is listed above")
 
 
-@click.command("score", short_help="Grades of a stored run: by task and stratum, rejections, fair scores, RPG.")
+@command.command("score", short_help="Grades of a stored run: by task and stratum, rejections, fair scores, RPG.")
 @click.argument("run", metavar="RUN", type=FOLDER_TYPE)
 @click.option("--split", type=click.Choice(["train", "eval"]), default="eval", show_default=True)
 @click.option("--iteration", type=int, help="Only of this iteration. Default: the last one that has any.")
@@ -42,7 +51,9 @@ def score(run: Path, split: Split, iteration: int | None, as_json: bool) -> None
         print_scores(report)
 
 
-@click.command("unlearned", short_help="What each agent stopped doing, between a run's first evaluation and its last.")
+@command.command(
+    "unlearned", short_help="What each agent stopped doing, between a run's first evaluation and its last."
+)
 @click.argument("run", metavar="RUN", type=FOLDER_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def unlearned(run: Path, as_json: bool) -> None:

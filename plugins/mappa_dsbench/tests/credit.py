@@ -10,9 +10,7 @@ from pathlib import Path
 from random import Random
 
 from mappa.testing import play
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Bench
-from mappa_core.records import NOBODY, Task, Trajectory
+from mappa_core import NOBODY, Bench, NoOptions, Task, Trajectory
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, MODELER, ROLES

@@ -15,7 +15,7 @@ from random import Random
 
 import pandas as pd
 
-from mappa_core.records import Task
+from mappa_core import Task
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.table import table_of_task

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mappa_core.records import Task
+from mappa_core import Task
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.grading.truth import read_truth

@@ -15,7 +15,7 @@ from pandas import DataFrame
 from mappa.testing import play
 from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
 from mappa_core.codec import to_json
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core.sandbox import FolderWorkspace
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import TeamOptions
@@ -150,7 +150,7 @@ async def opened(tier: str) -> PythonTool:
 
 
 @pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
-async def test_they_are_nowhere_that_an_agent_can_see(task: Task, mark: str, tier: str, tmp_path: Path) -> None:
+async def test_truth_is_nowhere_that_an_agent_can_read(task: Task, mark: str, tier: str, tmp_path: Path) -> None:
     tool, witness, archive = await opened(tier), Witness(), tmp_path / "archive"
     search = SEARCH.replace("MARK", repr(mark)).replace("PLACE", repr(Path(task.reference).parent.name))
     try:

@@ -15,21 +15,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mappa.testing.contracts import CoachContract
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import ProgramRun
-from mappa_core.records import (
+from mappa.testing import CoachContract
+from mappa_core import (
     NOBODY,
     Completion,
+    ConfigError,
     Inspection,
     Message,
+    NoOptions,
     Scene,
     Step,
     Task,
     ToolCall,
+    ToolError,
     ToolResult,
-)  # fmt: skip
+)
+from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.coach.reference_programs.features import build_features
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.coach.scoring import POINTS_OF_FAULT
@@ -224,7 +225,7 @@ async def test_table(
     assert verdict.reasoning
 
 
-async def test_what_was_cut_off_is_worth_nothing(task: Task) -> None:
+async def test_action_that_was_cut_off_scores_0(task: Task) -> None:
     verdict = await coach().score(scene(task, acted(E, GOOD[E], OK, cut=True)))
     assert (verdict.score, verdict.blame) == (0, E)
 
@@ -256,7 +257,7 @@ async def test_agents_of_another_team_are_not_judged(task: Task) -> None:
     assert (await coach().score(Scene(task=task, role=ROLES[E], step=step))).status == "abstained"
 
 
-async def test_without_a_bench_it_says_what_is_missing(task: Task) -> None:
+async def test_coach_without_a_bench_names_the_missing_setting(task: Task) -> None:
     with pytest.raises(ConfigError, match="python"):
         await RuleCoach(NoOptions()).score(scene(task, acted(E, GOOD[E], OK)))
 
@@ -269,13 +270,13 @@ def test_every_fault_of_every_role_has_its_points() -> None:
 # What predecessors did
 
 
-async def test_what_a_predecessor_broke_is_not_needed_by_who_did_all_right(task: Task) -> None:
+async def test_agent_without_a_fault_keeps_10_points_after_a_broken_input(task: Task) -> None:
     earlier = (acted(E, facts(("id_inside", X_TRAIN)), OK), acted(M, GOOD[M], OK))
     verdict = await coach().score(scene(task, acted(A, GOOD[A], OK), *earlier))
     assert (verdict.score, verdict.blame) == (10, NOBODY)
 
 
-async def test_no_score_is_made_up_where_the_machinery_fails(task: Task) -> None:
+async def test_tool_failure_gives_no_score(task: Task) -> None:
     earlier = acted(E, facts(("missing", X_TRAIN)), OK)
     with pytest.raises(ToolError, match="warden"):
         await coach(BrokenBench()).score(scene(task, acted(M, facts(("missing", MODEL)), FAILED), earlier))

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from mappa.cli import main
-from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError, TaskError
-from mappa_core.records import Failure, Task, Trajectory
+from mappa.runs import RunFolder
+from mappa_core import Failure, RunError, Task, TaskError, Trajectory
 from mappa_dsbench.grading.grade import Anchors, Grade, normalise_score
 from mappa_dsbench.outcome import build_outcome
 from mappa_dsbench.problem import Problem

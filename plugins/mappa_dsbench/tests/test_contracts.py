@@ -30,10 +30,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVR
 
-from mappa_core.errors import TaskError, ToolError
-from mappa_core.protocols import Bench, ProgramRun
-from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.scratch import ScratchRunner
+from mappa_core import Bench, TaskError, ToolError, ToolLimits, ToolResult
+from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
 from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission
 from mappa_dsbench.contracts.run_probe import build_program, build_source
@@ -98,10 +96,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+async def cage(tmp_path_factory: pytest.TempPathFactory, build_bench: Callable[..., Bench]) -> AsyncIterator[Bench]:
     tool = PythonTool(PythonOptions(workers=1, preload=PRELOAD))
     archive = tmp_path_factory.mktemp("archive")
-    yield ScratchRunner({"python": tool}, {"python": LIMITS}, {"python": 0}, wait_s=0, archive=archive)
+    yield build_bench(tool, LIMITS, archive)
     await tool.close()
 
 
@@ -201,7 +199,7 @@ async def test_other_forms_of_sound_features(bench: Bench, left: Leave, pens: Pe
         ("qwk", lambda y: y - 2),
     ],
 )
-async def test_a_target_in_other_words_is_no_fault(
+async def test_recoded_target_is_no_fault(
     bench: Bench, left: Leave, pens: Pens, metric: str, code: Callable[[Any], Any]
 ) -> None:
     facts = await engineered(bench, left, pens(metric), y_train=code(pens(metric).train["ink"]))
@@ -621,7 +619,7 @@ RED_TEAM = red_team()
 
 
 @pytest.mark.parametrize("way", RED_TEAM)
-async def test_no_file_writes_what_was_checked_by_machine(cage: Bench, left: Leave, pens: Pens, way: str) -> None:
+async def test_file_of_an_agent_cannot_forge_a_finding(cage: Bench, left: Leave, pens: Pens, way: str) -> None:
     facts = await modelled(cage, left, pens("mae"), RED_TEAM[way])
     assert codes(facts) == {"unreadable": "model.pkl"} and facts.get("model") != "Perfect"
     assert "more than data" in facts["faults"][0]["detail"] or "before 0.10" in facts["faults"][0]["detail"]
@@ -696,7 +694,7 @@ GOOD = {"faults": [], "model": "Ridge", "predictions": {"how": "predict", "value
     ],
     ids=range(15),
 )
-async def test_what_a_probe_cannot_have_told_is_not_believed(
+async def test_impossible_probe_result_is_rejected(
     left: Leave, pens: Pens, tmp_path: Path, found: bytes | None
 ) -> None:
     files = left(model=1)

@@ -6,7 +6,7 @@ The large experiment plays every kind of fault (`faults`) in many ways on embedd
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,8 @@ import pytest
 import pytest_asyncio
 
 from mappa.testing import play
-from mappa_core.errors import CoachError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Bench, ProgramRun
-from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
-from mappa_core.tools.scratch import ScratchRunner
+from mappa_core import NOBODY, Bench, CoachError, NoOptions, Scene, ToolLimits, Trajectory, Verdict
+from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.coach.reference_rerun import ReferenceRerunner
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.contracts import inspect_files
@@ -43,13 +40,9 @@ VARIANTS = 25
 class Table:
     """One task, the tool, and an archive for all plays of this module."""
 
-    def __init__(self, pens: Made, tool: PythonTool, archive: Path) -> None:
+    def __init__(self, pens: Made, tool: PythonTool, archive: Path, build_bench: Callable[..., Bench]) -> None:
         self.task, self.tool, self.archive = pens.task, tool, archive
-
-    @property
-    def bench(self) -> Bench:
-        limits = {"python": ToolLimits()}
-        return ScratchRunner({"python": self.tool}, limits, {"python": 0}, wait_s=0, archive=self.archive)
+        self.bench = build_bench(tool, ToolLimits(), archive)
 
     def program(self, name: str) -> str:
         return written(name, self.task)
@@ -78,9 +71,10 @@ def done(program: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def table(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Table]:
+async def table(tmp_path_factory: pytest.TempPathFactory, build_bench: Callable[..., Bench]) -> AsyncIterator[Table]:
     tool = PythonTool(PythonOptions(preload=PRELOAD, workers=2))
-    yield Table(made(tmp_path_factory.mktemp("pens") / "task", "rmse"), tool, tmp_path_factory.mktemp("archive"))
+    pens, archive = made(tmp_path_factory.mktemp("pens") / "task", "rmse"), tmp_path_factory.mktemp("archive")
+    yield Table(pens, tool, archive, build_bench)
     await tool.close()
 
 
@@ -96,7 +90,7 @@ async def test_a_modeler_keeps_what_it_would_have_got_on_good_features(table: Ta
     assert "X_test.pkl missing" in broken[1].reasoning and "reference artifacts" in broken[1].reasoning
 
 
-async def test_its_own_fault_is_not_covered_by_another_one_before(table: Table) -> None:
+async def test_agents_own_fault_is_found_despite_an_earlier_fault(table: Table) -> None:
     engineer = table.program("engineer_dummies").replace('"X_test.pkl"', '"test.pkl"')
     modeler = table.program("modeler_forest").replace("dump(model,", "dump(model.get_params(),")
     found = verdicts(await table.play(done(engineer), done(modeler), done(table.program("analyst_frame"))))
@@ -123,7 +117,7 @@ async def test_all_turns_are_run_again_in_their_order(table: Table) -> None:
     assert scores[3] > 6 and verdicts(found)[3].blame == DATA_ENGINEER
 
 
-async def test_who_deletes_what_the_next_one_needs_is_to_blame(table: Table) -> None:
+async def test_agent_that_deletes_an_input_of_the_next_agent_is_blamed(table: Table) -> None:
     modeler = table.program("modeler_forest") + 'Path("X_test.pkl").unlink()\n'
     found = verdicts(
         await table.play(done(table.program("engineer_dummies")), done(modeler), done(table.program("analyst_frame")))
@@ -141,13 +135,13 @@ async def test_a_target_in_other_words_is_no_fault(table: Table) -> None:
     assert found[1].score > 7, found[1].reasoning
 
 
-async def test_files_that_nobody_looked_into_are_looked_into(table: Table) -> None:
+async def test_uninspected_files_are_inspected_by_the_coach(table: Table) -> None:
     """An agent with turns left that does not say that it is done."""
     engineer = table.program("engineer_dummies")
     leaky = engineer.replace('[*["ink"], "pen_id"]', '["pen_id"]')
     found = await table.play(f"```python\n{leaky}```", done(engineer), *["no"] * 4, turns=2)
     assert not found.steps[0].inspection.facts["probed"]
-    assert [one.score for one in verdicts(found)][:2] == [4, 10]
+    assert [verdict.score for verdict in verdicts(found)][:2] == [4, 10]
 
 
 class Counting:

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING
 from mappa_dsbench.embedded.sources import SOURCES
 from mappa_dsbench.grading.submission import RejectionReason

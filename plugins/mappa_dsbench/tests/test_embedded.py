@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pandas.api.types import is_numeric_dtype
 from scipy.stats import spearmanr
 
-from mappa_core.errors import TaskError
+from mappa_core import TaskError
 from mappa_dsbench.embedded.catalogue import CATALOGUE, EmbeddedTask, tasks_of_split
 from mappa_dsbench.embedded.facts import compute_line, digest_files, load_facts
 from mappa_dsbench.embedded.make_task import EmbeddedFiles, make_files
@@ -202,7 +202,7 @@ def tells_less(column: pd.Series, target: pd.Series) -> bool:
 
 
 @EVERY
-def test_what_is_shipped_about_a_task_is_so(dataset: str) -> None:
+def test_shipped_facts_of_tasks_are_true(dataset: str) -> None:
     for name in names_of(dataset):
         task, known = made(name), load_facts()[name]
         assert digest_files(task.train, task.test, task.sample, task.answer) == known.digest
@@ -224,7 +224,7 @@ def test_a_reference_beats_the_dummy_and_perfection_can_be_told(dataset: str) ->
         assert table.is_incredible(METRICS[table.problem.metric].perfect) == (1 - reached >= MIN_ROOM_ABOVE_REFERENCE)
 
 
-def test_facts_are_of_the_tasks_there_are() -> None:
+def test_facts_exist_for_exactly_the_known_tasks() -> None:
     assert list(load_facts()) == list(CATALOGUE)
 
 
@@ -342,5 +342,6 @@ def test_every_submission_of_the_references_is_graded() -> None:
         found = fit_submissions(table)
         assert set(found) == {"linear", "forest"}
         assert all(
-            grade_submission(truth, compute_anchors(truth, read(table.train)), one).success for one in found.values()
+            grade_submission(truth, compute_anchors(truth, read(table.train)), value).success
+            for value in found.values()
         )

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from mappa.cli import main
-from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
-from mappa_core.records import Completion, Inspection, Message, Step, Task, ToolCall, ToolResult, Trajectory
+from mappa.runs import RunFolder
+from mappa_core import Completion, Inspection, Message, RunError, Step, Task, ToolCall, ToolResult, Trajectory
 from mappa_dsbench.reports.fault_comparison import FaultCount, compare_faults
 from mappa_dsbench.roles import DATA_ENGINEER, MODELER
 

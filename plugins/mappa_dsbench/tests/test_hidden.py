@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_core import ConfigError, ToolLimits
-from mappa_core.plugins import load_plugins
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core.sandbox import FolderWorkspace
 from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
@@ -111,7 +111,7 @@ async def test_no_program_can_read_a_data_set(steal: Steal, tier: str) -> None:
     assert {name: got for name, ways in found.items() for got in ways.values() if not isinstance(got, str)} == {}
 
 
-async def test_the_same_program_reads_all_of_them_where_nothing_is_hidden(steal: Steal) -> None:
+async def test_program_reads_all_tables_if_none_is_hidden(steal: Steal) -> None:
     found = await steal("auto", ())
     for name, ways in found.items():
         read = {way.split()[0] for way, got in ways.items() if isinstance(got, int)}
@@ -134,6 +134,6 @@ def test_no_copy_of_a_table_lies_elsewhere_in_the_packages() -> None:
     assert found == []
 
 
-def test_the_recipe_hides_exactly_these() -> None:
+def test_recipe_hides_exactly_the_answer_tables() -> None:
     config = compose(load_plugins(only=("look", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
     assert config.tools["python"].options.hidden_paths == list(HIDDEN_PATHS)

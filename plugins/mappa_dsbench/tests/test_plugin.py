@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from mappa.config.compose import ComposedConfig, compose
-from mappa_core.errors import PluginError
-from mappa_core.plugins import Registry, load_plugins
+from mappa.sessions import ComposedConfig, compose
+from mappa.testing import load_plugins
+from mappa_core import PluginError, Registry
+from mappa_dsbench.commands import command
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def recipe(registry: Registry, name: str) -> ComposedConfig:
 def test_the_plugin_loads_whole(registry: Registry) -> None:
     plugin = registry.plugin("dsbench")
     assert set(plugin.recipes) == {"tiny", "small", "small-full", "paper"}
-    assert {command.name for command in plugin.commands} == {"prepare", "score", "unlearned", "warm-start"}
+    assert {*command.commands} == {"prepare", "score", "unlearned", "warm-start"}
     assert registry.offer("tasks", "dsbench-embedded") and registry.offer("tasks", "dsbench")
 
 

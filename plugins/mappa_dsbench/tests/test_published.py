@@ -44,7 +44,7 @@ def usable(root: Path, task: Published) -> TaskFiles:
 
 
 def reasons(root: Path, task: Published) -> set[tuple[str, str, bool]]:
-    return {(one.file, one.reason, one.blocks) for one in check_task(root, task).findings}
+    return {(finding.file, finding.reason, finding.blocks) for finding in check_task(root, task).findings}
 
 
 @pytest.fixture(scope="module")
@@ -350,7 +350,7 @@ def test_a_file_that_is_wrong_blocks_with_its_reason(tmp_path, file, content, re
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     checked = check_task(tmp_path, task)
     assert checked.files is None
-    assert reason in {one.reason for one in checked.findings if one.blocks}, checked.findings
+    assert reason in {finding.reason for finding in checked.findings if finding.blocks}, checked.findings
 
 
 def test_ids_are_the_same_however_they_are_written(tmp_path):

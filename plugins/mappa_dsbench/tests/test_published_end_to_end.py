@@ -139,7 +139,7 @@ def test_large_tables_stay_where_they_are(root: Path, kept: Path, tasks: dict[st
     assert {path.name for path in kept.rglob("*") if path.is_file()} == {"known.json"}
 
 
-def test_what_was_found_out_is_kept(
+def test_checked_tasks_are_not_checked_again(
     root: Path, kept: Path, tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "check_task", lambda *arguments: pytest.fail("looked again"))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.records import Scene, Task, Trajectory
+from mappa_core import Scene, Task, Trajectory
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.workflow import DSBench
@@ -21,6 +20,8 @@ from mappa_sandbox.tool import PythonTool
 
 from .tables import made
 
+Instructions = Callable[..., Awaitable[str]]
+BuildScenes = Callable[..., tuple[Scene, ...]]
 REPLIES = ("I look at the tables.", "No features, no model.", "Nothing to hand in.")
 
 
@@ -37,9 +38,15 @@ async def trajectory(task: Task) -> Trajectory:
     return found
 
 
-async def instructions(scene: Scene, **options: object) -> str:
-    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
-    return question.messages[0].content
+@pytest.fixture
+def instructions(prompt_builder: Callable[..., Any]) -> Instructions:
+    """What a coach is told of how it judges."""
+
+    async def build(scene: Scene, **options: object) -> str:
+        question = await prompt_builder(**options).build(scene)
+        return question.messages[0].content
+
+    return build
 
 
 def test_every_agent_has_a_rubric_of_its_own() -> None:
@@ -50,7 +57,13 @@ def test_every_agent_has_a_rubric_of_its_own() -> None:
 
 @pytest.mark.parametrize(("truth", "after", "correction"), list(itertools.product([False, True], repeat=3)))
 async def test_the_rubrics_render_in_every_setting(
-    trajectory: Trajectory, truth: bool, after: bool, correction: bool
+    trajectory: Trajectory,
+    truth: bool,
+    after: bool,
+    correction: bool,
+    live_scenes: BuildScenes,
+    hindsight_scenes: BuildScenes,
+    instructions: Instructions,
 ) -> None:
     shown = list(ROLES) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -60,7 +73,9 @@ async def test_the_rubrics_render_in_every_setting(
         assert "{%" not in text and "{{" not in text and "\n\n\n" not in text.split("# Judging")[1].split("\n# ")[0]
 
 
-async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
+async def test_the_rubrics_make_use_of_what_the_coach_may_know(
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes, instructions: Instructions
+) -> None:
     live = live_scenes(trajectory, ROLES, reference_for=[])
     knowing = hindsight_scenes(trajectory, ROLES, metric="correct", reference_for=list(ROLES))
     engineer, modeler, analyst = [await instructions(scene) for scene in live]
@@ -78,7 +93,7 @@ async def test_each_rubric_names_the_files_of_its_role_and_whose_fault_a_broken_
         assert agent == DATA_ENGINEER or "not a point less here" in str(role.rubric)
 
 
-async def test_one_scale_serves_both_kinds_of_task() -> None:
+async def test_rubrics_share_one_scale_for_both_kinds_of_task() -> None:
     for agent in (MODELER, ANALYST):
         assert "constant guess (0) and a perfect score (1)" in str(ROLES[agent].rubric)
         assert "for classification and for regression" in str(ROLES[agent].rubric)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.errors import TaskError, ToolError
+from mappa_core import TaskError, ToolError
 from mappa_dsbench.grading.submission import Rejection, RejectionReason, Submission, check_problem, read_submission
 from mappa_dsbench.problem import Problem
 

@@ -18,9 +18,7 @@ import pytest
 import pytest_asyncio
 from sklearn.linear_model import LinearRegression
 
-from mappa_core.protocols import Bench
-from mappa_core.records import ToolLimits
-from mappa_core.tools.scratch import ScratchRunner
+from mappa_core import Bench, ToolLimits
 from mappa_dsbench.contracts import Facts, inspect_files
 from mappa_dsbench.contracts.probes import opener, plain_values
 from mappa_dsbench.contracts.run_probe import build_source
@@ -140,11 +138,11 @@ class Taken:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+async def cage(tmp_path_factory: pytest.TempPathFactory, build_bench: Callable[..., Bench]) -> AsyncIterator[Bench]:
     tool = PythonTool(PythonOptions(workers=2, preload=["numpy", "pandas", "joblib", "scipy.sparse", "sklearn.base"]))
     limits = ToolLimits(wall_s=8, cpu_s=8, memory_bytes=1 << 30)
     archive = tmp_path_factory.mktemp("archive")
-    yield ScratchRunner({"python": tool}, {"python": limits}, {"python": 0}, wait_s=0, archive=archive)
+    yield build_bench(tool, limits, archive)
     await tool.close()
 
 
@@ -250,7 +248,7 @@ def interpret(program: bytes, architecture: int, number: int, arguments: tuple[i
         ("aarch64", 117, (), False),
     ],
 )
-async def test_what_the_filter_of_the_opener_refuses(
+async def test_opener_refuses_forbidden_system_calls(
     machine: str, number: int, arguments: tuple[int, ...], allowed: bool
 ) -> None:
     program = opener.build_filter(machine)

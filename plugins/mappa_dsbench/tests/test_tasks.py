@@ -103,7 +103,7 @@ def test_a_number_of_tasks_that_is_none_is_refused(folder: Path) -> None:
 # The cache
 
 
-def test_what_was_changed_or_taken_away_is_made_anew(folder: Path, both: tuple[Task, ...]) -> None:
+def test_changed_or_deleted_tables_are_rebuilt(folder: Path, both: tuple[Task, ...]) -> None:
     spoiled, lost = both[0], both[1]
     before = [path.read_bytes() for path in (*paths(spoiled), *paths(lost))]
     paths(spoiled)[3].write_bytes(before[3].replace(b"0", b"1"))
@@ -112,9 +112,7 @@ def test_what_was_changed_or_taken_away_is_made_anew(folder: Path, both: tuple[T
     assert [path.read_bytes() for path in (*paths(spoiled), *paths(lost))] == before
 
 
-def test_what_is_intact_is_not_made_again(
-    folder: Path, both: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intact_tables_are_not_rebuilt(folder: Path, both: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_write_files", lambda *arguments: pytest.fail("made again"))
     assert load(folder) == both[:6]
 
@@ -129,7 +127,7 @@ def test_another_version_of_a_task_stands_in_another_place(
     assert not list(folder.glob("*/*-0000*"))
 
 
-def test_many_may_make_the_same_tables_at_once(tmp_path: Path) -> None:
+def test_tables_can_be_built_by_concurrent_processes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: load(tmp_path, "eval"), range(6)))
     assert all(tasks == found[0] for tasks in found)

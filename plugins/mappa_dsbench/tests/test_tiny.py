@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_dsbench
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Message
-from mappa_core.tools.parse_calls import parse_calls
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core import Message, ToolCall
 from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
@@ -152,17 +152,16 @@ def test_no_fault_is_without_a_consequence(tables, team, faulty, agent: str, fau
 
 
 @pytest.mark.parametrize("agent", ROLES)
-def test_a_program_in_no_fence_is_not_run(agent: str) -> None:
+def test_a_program_in_no_fence_is_not_run(programs_in: Callable[[str], tuple[ToolCall, ...]], agent: str) -> None:
     drawn = draw_task(Random(0))
     good = draw_sound_program(agent, drawn, Random(0))
     bad = plant_faults(agent, good, ["unfenced"], drawn)
     for program, count in ((good, 1), (bad, 0)):
-        reply = Message(role="assistant", content=program.text(drawn.problem))
-        assert len(parse_calls(reply, ["python"])) == count
+        assert len(programs_in(program.text(drawn.problem))) == count
     assert predict_outcome(agent, bad, drawn, EVERY_FILE).result is None
 
 
-def test_what_has_no_consequence_is_never_planted() -> None:
+def test_fault_without_a_consequence_is_never_planted() -> None:
     rng = Random(0)
     for _ in range(300):
         drawn = draw_task(rng)

@@ -32,11 +32,11 @@ def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> N
     with RunReader(run) as reader:
         rollouts = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
     assert len(rollouts) == 4
-    for one in rollouts:
-        assert one.error is None and {"success", "fair_dummy"} <= one.outcome.keys()
-        assert {step.agent for step in one.steps} == set(ROLES)
-        assert len(one.verdicts) == len(one.steps)
-        assert {verdict.status for verdict in one.verdicts} <= {"scored", "abstained"}
+    for rollout in rollouts:
+        assert rollout.error is None and {"success", "fair_dummy"} <= rollout.outcome.keys()
+        assert {step.agent for step in rollout.steps} == set(ROLES)
+        assert len(rollout.verdicts) == len(rollout.steps)
+        assert {verdict.status for verdict in rollout.verdicts} <= {"scored", "abstained"}
 
 
 def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:

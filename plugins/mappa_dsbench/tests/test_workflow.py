@@ -10,11 +10,22 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 
-from mappa.testing import play
-from mappa.testing.contracts import WorkflowContract
-from mappa_core.errors import ConfigError, TaskError, ToolError
-from mappa_core.protocols import Coach, Tool
-from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, Trajectory, Verdict
+from mappa.testing import WorkflowContract, play
+from mappa_core import (
+    Coach,
+    Completion,
+    ConfigError,
+    Message,
+    Scene,
+    Step,
+    Task,
+    TaskError,
+    Tool,
+    ToolCall,
+    ToolError,
+    Trajectory,
+    Verdict,
+)
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
@@ -122,7 +133,7 @@ async def test_an_agent_that_is_done_too_early_is_told_what_is_broken(python: Py
     first, again, *_ = trajectory.steps
     assert again.agent == DATA_ENGINEER
     assert "`X_train.pkl` is there, but cannot be used: not_finite" in again.messages[2].content
-    assert {(one.kind, one.path, one.reason) for one in first.breaches} == {
+    assert {(breach.kind, breach.path, breach.reason) for breach in first.breaches} == {
         ("broken_output", "X_train.pkl", "not_finite"),
         ("broken_output", "X_test.pkl", "not_finite"),
     }
@@ -136,24 +147,24 @@ async def test_an_agent_that_does_not_say_that_it_is_done_goes_on(python: Python
     assert looked == [False, True, True, True]
 
 
-async def test_what_is_broken_is_on_the_steps_of_those_who_need_it(python: PythonTool, pens: Made) -> None:
+async def test_breach_is_recorded_on_the_steps_of_agents_that_need_the_file(python: PythonTool, pens: Made) -> None:
     shifted = code(*TABLES, *SAVED[:2], "pd.DataFrame(t).drop(columns='size').to_pickle('X_test.pkl')")
     trajectory = await played(python, pens.task, (shifted, MODEL, ANALYSIS), turns=1)
     engineer, modeler, analyst = trajectory.steps
-    assert [(one.kind, one.path, one.reason) for one in engineer.breaches] == [
+    assert [(breach.kind, breach.path, breach.reason) for breach in engineer.breaches] == [
         ("broken_output", "X_test.pkl", "columns")
     ]
-    assert [(one.kind, one.path) for one in modeler.breaches] == [("broken_input", "X_test.pkl")]
-    assert [(one.kind, one.path) for one in analyst.breaches] == [
+    assert [(breach.kind, breach.path) for breach in modeler.breaches] == [("broken_input", "X_test.pkl")]
+    assert [(breach.kind, breach.path) for breach in analyst.breaches] == [
         ("missing_output", "submission.csv"),
         ("broken_input", "X_test.pkl"),
     ]
     assert trajectory.outcome["success"] == 0.0 and trajectory.outcome["rejected_no_file"] == 1.0
 
 
-async def test_nobody_is_held_to_what_he_was_not_given(python: PythonTool, pens: Made) -> None:
+async def test_missing_files_are_breaches_of_agents_that_need_or_make_them(python: PythonTool, pens: Made) -> None:
     trajectory = await played(python, pens.task, ("No.", "No.", "No."), turns=1)
-    assert [[one.kind for one in step.breaches] for step in trajectory.steps] == [
+    assert [[breach.kind for breach in step.breaches] for step in trajectory.steps] == [
         ["missing_output"] * 3,
         ["missing_input"] * 3 + ["missing_output"],
         ["missing_input"] * 2 + ["missing_output"],
@@ -161,7 +172,9 @@ async def test_nobody_is_held_to_what_he_was_not_given(python: PythonTool, pens:
 
 
 @pytest.mark.parametrize(("context", "seen"), [("full", True), ("partial", False)])
-async def test_who_sees_whose_words(python: PythonTool, pens: Made, context: str, seen: bool) -> None:
+async def test_modeler_and_analyst_see_earlier_words_by_the_setting_context(
+    python: PythonTool, pens: Made, context: str, seen: bool
+) -> None:
     said = ("Gaps are filled.\n" + ENGINEER, "A plain model.\n" + MODEL, ANALYSIS)
     trajectory = await played(python, pens.task, said, context=context)
     engineer, modeler, analyst = (step.messages[0].content for step in trajectory.steps)
@@ -186,7 +199,7 @@ async def test_who_sees_whose_words(python: PythonTool, pens: Made, context: str
         ("```python\nprint(1)\nDONE", False),
     ],
 )
-async def test_when_an_action_says_that_it_is_the_last(text: str, done: bool) -> None:
+async def test_action_with_calls_is_done_only_if_its_text_says_so(text: str, done: bool) -> None:
     assert says_done(action(text, calls=True)) is done
     assert says_done(action(text, calls=False))
 
@@ -244,7 +257,7 @@ class Listening(Coach):
         return Verdict.scored(5, "")
 
 
-async def test_what_a_coach_is_told_of_the_truth(python: PythonTool, pens: Made) -> None:
+async def test_truth_shown_to_a_coach_describes_the_reference_scores(python: PythonTool, pens: Made) -> None:
     coach, task = Listening(), with_reference_score(pens, 0.9).task
     trajectory = await played(python, task, ALL, coach)
     raw = trajectory.outcome["raw"]

@@ -10,8 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.protocols import PolicySpec
+from mappa_core.engine import PolicySpec, TrainSection
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 from mappa_engine.testing import ExperienceRow, build_experience, random_rows

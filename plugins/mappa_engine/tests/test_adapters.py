@@ -11,11 +11,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ModelError, RunError
-from mappa_core.experience import Advantages
-from mappa_core.protocols import Lora, PolicySpec
-from mappa_core.records import Sampling
+from mappa_core import Advantages, RunError, Sampling
+from mappa_core.engine import Lora, ModelError, PolicySpec, TrainSection
 from mappa_engine.adapters import Adapters, save_adapter
 from mappa_engine.checkpoint import WEIGHTS_FILE
 from mappa_engine.losses import PPOLoss

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
-from mappa_core.errors import ConfigError
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
 from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.options import ClusterOptions

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
-from mappa_core.errors import ModelError
-from mappa_core.records import Completion, Message, ToolCall, ToolSpec
-from mappa_core.tools.chat_format import split_calls
+from mappa_core import Completion, Message, ToolCall, ToolSpec
+from mappa_core.engine import ModelError, split_calls
 from mappa_engine.chat import Chat, split_think
 
 TAGS = ("<think>", "</think>")

@@ -14,11 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import EngineError, RunError
-from mappa_core.experience import Advantages
-from mappa_core.protocols import Lora, PolicySpec
-from mappa_core.records import Sampling
+from mappa_core import Advantages, RunError, Sampling
+from mappa_core.engine import EngineError, Lora, PolicySpec, TrainSection
 from mappa_engine.checkpoint import StoredTensors, write_tensors
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions

@@ -10,9 +10,9 @@ import torch
 from mappa.look.conformance import expected_gradient, policy_gradient, possible_batches
 from mappa.look.conformance.batches import gradient_of
 from mappa.look.conformance.standard_processes import ONE_DECISION, VARIABLE_TURNS
+from mappa.testing import load_plugins
 from mappa_core import Completion, ConfigError, Message, Step, Task, Trajectory, Use, Verdict
 from mappa_core.engine import PolicySpec
-from mappa_core.plugins import load_plugins
 from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.credit.distill import Distill, DistillOptions
 from mappa_engine.local import LocalEngine

@@ -11,10 +11,9 @@ import torch
 
 from mappa.look.conformance import Action, Decision, DecisionProcess, gradient_of, policy_gradient, possible_batches
 from mappa.look.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
-from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.credit.build_experience import select_rows
-from mappa_core.experience import Advantages
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import Advantages
+from mappa_core.engine import CorrectionSection, TrainSection, select_rows
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.logprob_model import Predictions
 from mappa_engine.learning.update import PolicyUpdate

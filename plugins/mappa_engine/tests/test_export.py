@@ -12,12 +12,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa.cli import main
+from mappa.runs import RunFolder
 from mappa.store.checkpoint import POLICIES, PolicyEntry
-from mappa.store.folder import RunFolder
-from mappa_core.config.schema import TrainSection
-from mappa_core.experience import Advantages
-from mappa_core.protocols import Lora, PolicySpec
-from mappa_core.records import Sampling
+from mappa_core import Advantages, Sampling
+from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PPOOptions

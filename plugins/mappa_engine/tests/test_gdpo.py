@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa.config.compose import compose
 from mappa.look.conformance import EstimatorContract
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_core import ConfigError
-from mappa_core.plugins import load_plugins
 from mappa_engine.credit.gdpo import GDPO, GDPOOptions
 
 HALF = 0.5**0.5  # what two siblings that differ are normalised to, with the sample standard deviation

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.experience import Advantages
+from mappa_core import Advantages
+from mappa_core.engine import CorrectionSection, TrainSection
 from mappa_engine.learning.importance_weights import compute_importance_weights
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions

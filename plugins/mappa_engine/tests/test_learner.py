@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.errors import EngineError
-from mappa_core.experience import Advantages
-from mappa_core.protocols import PolicySpec
+from mappa_core import Advantages
+from mappa_core.engine import CorrectionSection, EngineError, PolicySpec, TrainSection
 from mappa_engine.learning import output_head
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions

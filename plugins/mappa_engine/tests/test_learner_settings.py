@@ -2,8 +2,8 @@
 
 import pytest
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.engine import TrainSection
 from mappa_engine.cluster.learners.deepspeed_config import deepspeed_config, resolve_dtype
 from mappa_engine.cluster.placement.checks import check_deepspeed_options
 from mappa_engine.options import PlacedOptions

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mappa.config.compose import compose
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import LossRows
+from mappa.sessions import compose
+from mappa.testing import load_plugins
+from mappa_core import ConfigError
+from mappa_core.engine import LossRows
 from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss, SAPOLoss, VESPOLoss
 from mappa_engine.losses.kl_penalty import k1, k2, k3
 from mappa_engine.losses.value_loss import value_losses

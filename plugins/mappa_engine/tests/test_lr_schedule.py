@@ -2,7 +2,7 @@
 
 import pytest
 
-from mappa_core.config.schema import TrainSection
+from mappa_core.engine import TrainSection
 from mappa_engine.lr_schedule import learning_rate
 
 

@@ -11,15 +11,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.named_coach import NamedCoach
-from mappa.rollout.team import Job, Team
+from mappa.rollout.team import Team
+from mappa.sessions import Job, RolloutCollector
 from mappa.testing import MemoryRecorder
-from mappa_core import Message, Role, Stage, Task, ToolLimits, ToolResult, ToolSpec, Workflow
+from mappa_core import (
+    Coach,
+    Completion,
+    Message,
+    Role,
+    Sampling,
+    Scene,
+    Stage,
+    Task,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    Workflow,
+)
 from mappa_core.coaching.evidence import action_exhibits
 from mappa_core.codec import from_json, to_json
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Sampling, Scene, Verdict
 from mappa_engine.chat import Chat
 
 SHIPPED = sorted(Path(__file__).parents[2].glob("*/*/models/tiny/chat_template.jinja"))

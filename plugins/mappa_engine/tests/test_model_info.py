@@ -20,7 +20,8 @@ from transformers import (
     ViTConfig,
 )
 
-from mappa_core.errors import ConfigError, ModelError
+from mappa_core import ConfigError
+from mappa_core.engine import ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.local.models import load_model
 from mappa_engine.model_info import read_model_info, read_weight_names

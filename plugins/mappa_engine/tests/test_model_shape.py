@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from mappa_core.errors import ModelError
-from mappa_core.protocols import Lora
+from mappa_core.engine import Lora, ModelError
 from mappa_engine.adapters import Adapters
 from mappa_engine.model_shape import read_shape
 

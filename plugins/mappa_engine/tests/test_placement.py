@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
-from mappa_core.errors import ConfigError
 from mappa_engine import memory_estimate
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement, format_placement
 from mappa_engine.cluster.placement.format import placement_json

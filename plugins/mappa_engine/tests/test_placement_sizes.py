@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
-from mappa_core.errors import ConfigError
 from mappa_engine.cluster.placement import ModelShape, Placement, Resources, find_placement
 from mappa_engine.cluster.placement.memory import PHASES
 from mappa_engine.cluster.placement.resources import usable_bytes

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mappa_core.errors import ConfigError, EngineError
-from mappa_core.records import Sampling
+from mappa_core import ConfigError, Sampling
+from mappa_core.engine import EngineError
 from mappa_engine.cluster.errors import ActorLost, ActorTimeout, NodeLost
 from mappa_engine.cluster.samplers.messages import Generation, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.pool import MAX_ATTEMPTS, SamplerPool

@@ -7,9 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mappa_core.errors import ConfigError, PromptTooLong
-from mappa_core.protocols import PolicySpec
-from mappa_core.records import Sampling
+from mappa_core import ConfigError, PromptTooLong, Sampling
+from mappa_core.engine import PolicySpec
 
 
 def prompts(count: int, seed: int = 0) -> list[np.ndarray]:

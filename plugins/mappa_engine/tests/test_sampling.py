@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.records import Sampling
+from mappa_core import Sampling
 from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, sample_tokens
 
 CPU = torch.device("cpu")

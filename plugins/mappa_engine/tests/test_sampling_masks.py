@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from mappa_core import ConfigError, Sampling
 from mappa_core.engine import EngineError
-from mappa_core.errors import ConfigError
-from mappa_core.records import Sampling
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.samplers.sampling_masks import check_sampling, mask_candidates, read_logprobs
 from mappa_engine.learning import output_head

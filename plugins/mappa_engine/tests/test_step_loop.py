@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from mappa_core.errors import EngineError
-from mappa_core.records import Sampling
+from mappa_core import Sampling
+from mappa_core.engine import EngineError
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest
 from mappa_engine.cluster.samplers.step_loop import StepLoop
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import CorrectionSection, SupervisedSection, TrainSection
-from mappa_core.credit.build_experience import select_rows
+from mappa_core import Advantages
+from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit.ragged import lengths_to_offsets
-from mappa_core.experience import Advantages, Demonstrations
+from mappa_core.engine import CorrectionSection, Demonstrations, TrainSection, select_rows
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import merge_scores, score_policy

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.protocols import PolicySpec
-from mappa_core.records import Message, Sampling
+from mappa_core import Message, Sampling
+from mappa_core.engine import PolicySpec
 from mappa_engine.local import LocalEngine
 from mappa_engine.model_info import read_model_info
 from mappa_engine.options import LocalOptions

@@ -17,11 +17,12 @@ GATEWAY_RECIPE = "gateway/gateway"
 @recipe_options
 @click.option("--tasks", "count", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many.")
 def command(arguments: ConfigArguments, count: int) -> None:
-    """Play tasks with an agent of your own; show what became of its requests. Trains nothing.
+    """Play tasks with an agent of your own, and show its requests.
 
-    The agent is a function or a command that speaks to an OpenAI-compatible server: workflow.options.function or
-    .command. Without --plugin and --recipe it starts from the recipe gateway/gateway, so that one --config file
-    with tasks, agent, model and coach is enough. `mappa train --recipe gateway/gateway` with the same file trains it.
+    It shows what became of each request, and trains nothing. The agent is a function or a command that speaks to an
+    OpenAI-compatible server: workflow.options.function or .command. Without --plugin and --recipe it starts from the
+    recipe gateway/gateway, so that one --config file with tasks, agent, model and coach is enough. `mappa train
+    --recipe gateway/gateway` with the same file trains it.
     """
     from mappa.commands import Console, announce_providers, show_evaluation, show_trajectory
     from mappa.sessions import evaluate_standalone

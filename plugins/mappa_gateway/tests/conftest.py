@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.named_coach import NamedCoach
-from mappa.rollout.replay import Replay
-from mappa.rollout.team import Job, Team
+from mappa.rollout.team import Team
+from mappa.sessions import Job, Replay, RolloutCollector
 from mappa.testing import MemoryRecorder, ScriptedSampler
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_core.tools.chat_format import split_calls
+from mappa_core import Coach, Completion, Message, Sampling, Task, Trajectory
+from mappa_core.engine import split_calls
 from mappa_engine.chat import split_think
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.workflow import GatewayWorkflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 
 agents = pytest.importorskip("agents", reason="the OpenAI Agents SDK is in the environment of `make test-trackers`")
 agents.set_tracing_disabled(True)
@@ -42,7 +42,7 @@ async def streamed(session):
 
 
 @pytest.mark.parametrize("function", [whole, streamed])
-async def test_its_loop_and_its_tools_run_as_they_are(theatre, function):
+async def test_loop_and_tools_of_the_agents_sdk_run_unchanged(theatre, function):
     trajectory = await theatre.one(
         theatre.workflow(function), lambda prompt, sampling: "4" if "<tool>" in prompt else CALL
     )

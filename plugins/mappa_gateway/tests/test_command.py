@@ -50,7 +50,7 @@ def folder(site, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_shows_what_became_of_the_requests(folder, capsys):
+def test_gateway_command_prints_turns_outcome_and_answered_share(folder, capsys):
     assert main(["gateway", "--config", "own.yaml", "--tasks", "2"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("solver, turn 1") == 2
@@ -58,12 +58,12 @@ def test_shows_what_became_of_the_requests(folder, capsys):
     assert len(list((folder / "runs").iterdir())) == 1
 
 
-def test_another_workflow_is_no_agent_of_ones_own(folder, capsys):
+def test_gateway_command_refuses_a_workflow_without_gateway(folder, capsys):
     assert main(["gateway", "--plugin", "mathchat"]) == 2
     assert "add workflow.use=gateway" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_is_missing_is_named(folder, capsys):
+def test_missing_settings_are_named(folder, capsys):
     assert main(["gateway"]) == 2
     assert "coach.use: no value" in capsys.readouterr().err
     assert main(["gateway", "--config", "own.yaml", "workflow.options.function=null"]) == 2

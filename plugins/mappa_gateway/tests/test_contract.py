@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from mappa.testing import WorkflowContract
-from mappa_core.records import Task
+from mappa_core import Task
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.workflow import GatewayWorkflow
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import openai
 import pytest
 
-from mappa.rollout.replay import Replay
+from mappa.sessions import Replay
 from mappa.testing import FixedCoach
-from mappa_core.errors import ConfigError, EngineLost, PromptTooLong, ReplayError
-from mappa_core.records import Message, Task, ToolCall
+from mappa_core import ConfigError, Message, PromptTooLong, ReplayError, Task, ToolCall
+from mappa_core.engine import EngineLost
 from mappa_gateway.options import ExternalAgent
 
 heard: list = []
@@ -126,7 +126,7 @@ async def test_an_agent_runs_its_own_tools(theatre):
     assert heard[0].message.content == "I look."
 
 
-async def test_a_call_that_cannot_be_read_stays_in_the_text(theatre):
+async def test_malformed_tool_call_stays_in_the_text(theatre):
     cut_off = 'I look.<tool_call>{"name": "sea'
     trajectory = await theatre.one(theatre.workflow(search_then_answer), lambda prompt, sampling: cut_off)
     assert heard[0].message.content == cut_off and heard[0].message.tool_calls is None
@@ -152,7 +152,7 @@ async def test_a_call_of_an_agent_without_tools_stays_in_the_text(theatre):
         (CALL, CALL, None),
     ],
 )
-async def test_think_text_is_apart_where_a_call_stays_in_the_text(theatre, text, content, reasoning):
+async def test_think_text_is_split_off_if_a_call_stays_in_the_text(theatre, text, content, reasoning):
     await theatre.one(theatre.workflow(offers_nothing), lambda prompt, sampling: text)
     message = heard[0].message
     assert (message.content, getattr(message, "reasoning_content", None)) == (content, reasoning)
@@ -213,7 +213,7 @@ def refused_requests(session):
     return ask(client, "?", model="a").choices[0].message.content
 
 
-async def test_what_cannot_be_an_action_is_refused_with_a_code(theatre):
+async def test_request_that_is_no_action_is_refused_with_a_code(theatre):
     trajectory = await theatre.one(theatre.workflow(refused_requests, agents=("a", "b")), lambda prompt, sampling: "4")
     *codes, client = heard
     assert codes == [
@@ -336,7 +336,7 @@ def swallows(session):
     return "4"
 
 
-async def test_what_concerns_the_run_stops_it_even_where_the_agent_swallows_it(theatre):
+async def test_fatal_error_stops_the_run_even_if_the_agent_swallows_it(theatre):
     def lost(prompt, sampling):
         raise EngineLost("sampler 0 was killed")
 
@@ -424,7 +424,7 @@ async def blocks(session):
     released.wait(30)
 
 
-async def test_an_agent_that_blocks_the_loop_of_all_is_told_so(theatre, monkeypatch):
+async def test_agent_that_blocks_the_event_loop_fails_with_the_reason(theatre, monkeypatch):
     monkeypatch.setattr("mappa_gateway.launchers.TURN_S", 0.1)
     trajectory = await theatre.one(theatre.workflow(blocks, silence_s=0.2), window)
     released.set()
@@ -449,7 +449,7 @@ async def test_waves_hold_the_same_requests_in_the_same_order_every_time(theatre
 async def fans_out(session):
     client = openai.AsyncOpenAI(base_url=session.base_url, api_key=session.api_key)
     messages = [[{"role": "user", "content": f"part {number}"}] for number in range(3)]
-    said = await asyncio.gather(*(client.chat.completions.create(model="m", messages=one) for one in messages))
+    said = await asyncio.gather(*(client.chat.completions.create(model="m", messages=message) for message in messages))
     return said[0].choices[0].message.content
 
 
@@ -472,7 +472,7 @@ class Gate:
 
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 1), (3, 3)])
-async def test_requests_of_one_agent_wait_for_each_other_unless_told_not_to(theatre, native, at_once, most):
+async def test_requests_of_one_agent_run_in_turn_unless_configured_otherwise(theatre, native, at_once, most):
     gate = Gate(native(lambda prompt, sampling: "4"))
     trajectory = await theatre.one(theatre.workflow(fans_out, at_once=at_once), gate)
     assert (gate.most, trajectory.error) == (most, None)
@@ -530,7 +530,7 @@ async def test_a_command_that_fails_says_why_and_leaves_no_process(theatre, tmp_
     assert beat.stat().st_size == size
 
 
-async def test_what_a_command_leaves_behind_holds_up_no_answer(theatre):
+async def test_processes_left_by_a_command_do_not_delay_its_answer(theatre):
     """Neither a child in its group, which is killed, nor one in a session of its own."""
     leave = "import subprocess\nfor own in (False, True): subprocess.Popen(['sleep', '10'], start_new_session=own)\n"
     workflow = theatre.workflow(command=[sys.executable, "-c", COMMAND + leave], silence_s=5.0)
@@ -588,7 +588,7 @@ async def test_a_grade_that_is_no_share_is_refused(theatre, grade, value):
                                                "b": ExternalAgent(brief="")}}, "'b' means a and b"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_options_is_said(theatre, options, says):
+def test_invalid_options_are_refused_with_the_reason(theatre, options, says):
     with pytest.raises(ConfigError, match=says):
         theatre.workflow(**options)
 
@@ -602,7 +602,7 @@ async def test_two_runs_of_one_team_do_not_hear_each_other(theatre):
     assert (first.outcome["correct"], second.outcome["correct"]) == (1.0, 0.0)
 
 
-async def test_what_was_recorded_is_sampled_again_in_its_waves_and_played_on(theatre):
+async def test_replay_with_waves_samples_the_same_requests_and_continues(theatre):
     tasks = tuple(Task(id=f"t{number}", prompt="", reference="x") for number in range(4))
     asked = []
 

@@ -130,7 +130,7 @@ async def test_a_refusal_of_the_history_is_its_text_and_a_call_of_the_old_form_i
     (status, answer), _, (accepted, _), *_ = answers
     assert (status, answer["error"]["code"], accepted) == (400, "unsupported", 200)
     assert "messages.1.function_call" in answer["error"]["message"]
-    assert [one.content for one in trajectory.steps[0].messages] == ["not this", "not that", "?"]
+    assert [message.content for message in trajectory.steps[0].messages] == ["not this", "not that", "?"]
 
 
 def hangs_up(assignment):

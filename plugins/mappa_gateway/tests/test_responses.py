@@ -8,7 +8,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from mappa_core.records import Message, ToolCall
+from mappa_core import Message, ToolCall
 
 heard: list = []
 """What agents of a test were told; emptied before each."""
@@ -91,7 +91,7 @@ async def test_an_agent_runs_its_own_tools(theatre, function):
     )
 
 
-async def test_the_events_of_a_stream_build_what_comes_whole(theatre):
+async def test_streamed_events_build_the_same_response(theatre):
     script = lambda prompt, sampling: "4" if "<tool>" in prompt else CALL  # noqa: E731
     await theatre.one(theatre.workflow(search_then_answer), script)
     await theatre.one(theatre.workflow(search_in_a_stream), script)
@@ -148,7 +148,7 @@ def says_it_in_pieces(session):
     return client_of(session).responses.create(model="m", input=items).output_text
 
 
-async def test_what_belongs_to_one_message_is_one(theatre):
+async def test_reasoning_and_calls_of_one_message_are_joined(theatre):
     trajectory = await theatre.one(theatre.workflow(says_it_in_pieces), lambda prompt, sampling: "4")
     calls = (ToolCall(name="f", arguments={}, id="1"), ToolCall(name="g", arguments={"x": 1}, id="2"))
     assert trajectory.steps[0].messages == (
@@ -188,7 +188,7 @@ def refused(session):
     return solve(session)
 
 
-async def test_what_cannot_be_an_action_is_refused_with_a_code(theatre):
+async def test_request_that_is_no_action_is_refused_with_a_code(theatre):
     trajectory = await theatre.one(theatre.workflow(refused), lambda prompt, sampling: "4")
     assert (trajectory.error, len(trajectory.steps)) == (None, 1)
     for (_, code, says), (got, message) in zip(REFUSED, heard, strict=False):

@@ -11,8 +11,8 @@ import openai
 
 from mappa import Run
 from mappa.runs import RunReader
-from mappa_core.hookspecs import hookimpl
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import hookimpl
 from mappa_engine.local import LocalEngine
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none")
@@ -82,7 +82,7 @@ def steps_of(folder: Path, split: str):
         return [step for row in reader.trajectories.where(split=split) for step in reader.trajectory(row.id).steps]
 
 
-def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch):
+def test_experience_holds_exactly_the_sampled_and_returned_tokens(tmp_path, monkeypatch):
     learned, update = [], LocalEngine.update
 
     async def noting(self, experience, advantages, loss, progress):

@@ -11,7 +11,7 @@ import mappa_gepa
 import mappa_gepa.relay.coach
 import mappa_gepa.relay.team
 from mappa.sessions import compose
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 from mappa_gepa.improve import improve
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.relay.team import DUTIES, Relay

@@ -16,7 +16,7 @@ from mappa.cli import main
 from mappa.runs import RunReader
 from mappa.sessions import compose, evaluate_standalone, restore
 from mappa.statistics import Interval
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose
 from mappa_gepa.advise.evidence import blamed_agents, mean_usd, read_evidence
 from mappa_gepa.advise.fixes import Cost, Fix
@@ -65,7 +65,7 @@ def test_the_remedy_for_a_run_without_verdicts_works(record, capsys):
     assert main(["advise", str(run)]) == 0
 
 
-def test_headroom_is_what_is_lost_where_an_agent_is_blamed(record):
+def test_headroom_of_an_agent_is_the_loss_in_rollouts_where_it_is_blamed(record):
     run = record(policy("default", 0.2))
     found = read_evidence(run, metric="correct", agents=tuple(DUTIES))
     with RunReader(run) as reader:
@@ -75,7 +75,7 @@ def test_headroom_is_what_is_lost_where_an_agent_is_blamed(record):
     assert {agent: round(48 * one.mean) for agent, one in found.headroom.items()} == blamed
     assert found.success.mean == pytest.approx(1 - len(failed) / 48) and found.unblamed.mean == 0
     assert (found.split, found.rollouts, found.tasks, found.unjudged) == ("eval", 48, 48, 0)
-    assert all(one.low <= one.mean <= one.high for one in found.headroom.values())
+    assert all(value.low <= value.mean <= value.high for value in found.headroom.values())
     usd = sum(step.completion.usage.usd for one in played for step in one.steps)
     assert found.usd_per_rollout == pytest.approx(usd / 48) == pytest.approx(mean_usd(played))
 
@@ -166,7 +166,7 @@ def test_the_cheapest_of_those_that_gain_as_much_is_chosen():
     assert choose([model, prompt, better], EVIDENCE) == ("model", better)
 
 
-def test_nothing_is_chosen_that_could_be_none_or_that_stopped_early_or_has_no_interval():
+def test_fix_is_chosen_only_after_a_whole_race_with_a_gain_above_0():
     for gain in (Interval(mean=0.3, low=-0.01, high=0.6), Interval(mean=0.3), None):
         assert choose([tried("prompt", gain)], EVIDENCE) == ("nothing", None)
     assert choose([tried("prompt", Interval(mean=0.3, low=0.1, high=0.5), stopped=True)], EVIDENCE)[1] is None

@@ -26,7 +26,7 @@ def improve(capsys, *arguments):
     return code, said.out, said.err
 
 
-def test_it_prints_the_diff_the_gain_and_what_comes_next(capsys):
+def test_improve_prints_the_diff_the_gain_and_the_next_command(capsys):
     code, out, err = improve(
         capsys, *TEAM, *SMALL, "--name", "first", EXACT, "proposer.price={input: 1.0, output: 1.0}"
     )
@@ -41,7 +41,7 @@ def test_it_prints_the_diff_the_gain_and_what_comes_next(capsys):
     assert json.loads(capsys.readouterr().out)["rollouts"] == 64
 
 
-def test_what_comes_next_can_be_copied_whatever_the_folder_is_called(capsys):
+def test_printed_next_command_runs_for_any_folder_name(capsys):
     _, out, _ = improve(capsys, *TEAM, *SMALL, "--name", "two words", EXACT)
     (following,) = [line.removeprefix("next ") for line in out.splitlines() if line.startswith("next ")]
     assert main([*shlex.split(following)[1:], "--json", EXACT, "eval.problems=2"]) == 0
@@ -68,7 +68,7 @@ class Broken(Coach):
         raise ValueError("no key")
 
 
-def test_it_says_that_no_verdict_led_to_a_proposal(capsys, monkeypatch):
+def test_improve_says_that_no_verdict_led_to_a_proposal(capsys, monkeypatch):
     monkeypatch.setattr("mappa_gepa.relay.coach.DutyCoach", Broken)
     code, out, _ = improve(capsys, *TEAM, *SMALL, "--name", "none", EXACT)
     assert code == 0 and "gain      none: nothing was proposed, as no verdict takes points from an agent" in out
@@ -77,7 +77,7 @@ def test_it_says_that_no_verdict_led_to_a_proposal(capsys, monkeypatch):
     assert "failed: ValueError: no key" in capsys.readouterr().out
 
 
-def test_it_says_that_there_is_nothing_to_mend(capsys):
+def test_improve_says_that_nothing_needs_mending(capsys):
     whole = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
     code, out, _ = improve(capsys, *TEAM, *SMALL, EXACT, whole)
     assert code == 0 and "gain      none: the original prompts solve every task that chooses" in out

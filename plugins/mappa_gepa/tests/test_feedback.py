@@ -31,7 +31,7 @@ def played(*actions: tuple[str, float | None, str | None], breaches=(), error=No
     )  # fmt: skip
 
 
-def test_points_are_taken_from_whom_the_verdict_blames():
+def test_points_lost_in_a_verdict_count_against_the_blamed_agent():
     one = played(
         ("a", 4, None), ("b", 1, "a"), ("c", 3, "nobody"), ("b", 8, "b"), ("c", None, None), ("c", 0, "stranger")
     )
@@ -58,7 +58,7 @@ def test_reasons_of_a_coach_that_saw_the_truth_are_withheld():
     assert feedback.verdict == "4 of 10 points."
 
 
-def test_the_outcome_alone_says_what_the_team_came_to():
+def test_feedback_without_verdicts_names_the_outcome():
     lost = Failure(kind="PromptTooLong", message="…")
     found = outcome_feedback([played(("a", 4, None)), played(("a", 4, None), error=lost)], "a", "correct")
     assert [feedback.verdict for feedback in found] == [
@@ -74,5 +74,5 @@ def test_the_agent_with_most_blame_is_next_and_each_try_divides_its_blame():
     assert choose(None, samples, [0.0], 1, {}) == ["a"], "another candidate is counted on its own"
 
 
-def test_nobody_is_next_where_nobody_is_blamed():
+def test_no_agent_is_next_without_blame():
     assert BlameChoice(["a"])(None, [(played(("a", 10, None)),)], [1.0], 0, {}) == []

@@ -8,8 +8,8 @@ import pytest
 import mappa_gepa
 from mappa.runs import RunReader
 from mappa.sessions import restore
+from mappa.testing import load_plugins
 from mappa_core import ConfigError, GuardStop, Offer, RunError, Task, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_gepa.improve import choose_candidate
 from mappa_gepa.parts import part_of
 from mappa_gepa.relay.models import InstructionFollower
@@ -65,7 +65,7 @@ def test_agents_that_are_not_named_keep_their_prompts(search):
     assert search(EXACT, agents=("writer",)).changed == ()
 
 
-def test_equal_settings_find_the_same(search):
+def test_equal_settings_find_equal_prompts(search):
     first, second = search(feedback="outcome"), search(feedback="outcome")
     assert (first.prompts, first.rollouts, first.gain) == (second.prompts, second.rollouts, second.gain)
 
@@ -125,7 +125,7 @@ class Interrupted:
 ONE_BY_ONE = "sampling.concurrency=1"
 
 
-def test_a_search_that_stopped_anywhere_ends_as_if_it_had_not(search, tmp_path):
+def test_search_stopped_at_any_point_resumes_to_the_same_result(search, tmp_path):
     whole = Interrupted()
     found = search(ONE_BY_ONE, registry=whole.registry())
     broken = Interrupted()

@@ -39,7 +39,7 @@ def run(folder, calls, *arguments):
 
 
 @pytest.mark.soak
-def test_killed_at_ten_moments_it_ends_equal_and_pays_nothing_twice(tmp_path):
+def test_search_killed_at_ten_points_ends_equal_and_pays_for_no_call_twice(tmp_path):
     start = ["--plugin", "gepa", "--proposer", "instruction-editor", "--name", "x", "--json", *SMALL]
     start += ["sampling.concurrency=1", "--feedback", "outcome"]
     whole = run(tmp_path / "whole", ENDLESS, *start)

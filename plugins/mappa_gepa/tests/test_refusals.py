@@ -32,7 +32,7 @@ def test_an_answer_is_found_by_its_words_or_beside_words_of_its_task(text, task)
     assert (found.id if found else None) == task
 
 
-def test_what_the_original_prompts_hold_is_no_leak():
+def test_text_of_the_original_prompts_is_no_leak():
     assert LeakCheck(TASKS, ["Built in 1729."]).find("It was built in 1729, mind.") is None
 
 

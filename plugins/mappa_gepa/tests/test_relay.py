@@ -60,14 +60,14 @@ async def verdicts_of(*replies):
     return [(verdict.score, verdict.blame) for verdict in trajectory.verdicts], trajectory
 
 
-async def test_the_coach_blames_who_went_wrong_first():
+async def test_coach_blames_the_first_agent_that_erred():
     assert (await verdicts_of(*REPLIES))[0] == [(10, "nobody")] * 3
     found, trajectory = await verdicts_of(REPLIES[0], "maple birch heron amber", "MAPLE-BIRCH-HERON-AMBER")
     assert found == [(10, "nobody"), (2, "sorter"), (10, "sorter")]
     assert trajectory.verdicts[1].reasoning == "It does not do what it should: “Sort the words by the alphabet.”"
 
 
-async def test_the_coach_names_what_nobody_asked_for():
+async def test_coach_names_an_instruction_that_was_not_asked_for():
     _, trajectory = await verdicts_of(REPLIES[0], "maple linden heron birch", "MAPLE-LINDEN-HERON-BIRCH")
     assert trajectory.verdicts[1].reasoning == "It does what nobody asks of it: “Reverse the order of the words.”"
 

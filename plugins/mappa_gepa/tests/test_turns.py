@@ -12,12 +12,11 @@ import desk_offers
 import pytest
 
 import mappa_gepa
+from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine
-from mappa.training import Run
+from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
-from mappa_core.plugins import load_plugins
 from mappa_gepa.feedback import blame_points
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.reflection import ReflectiveOptimizer

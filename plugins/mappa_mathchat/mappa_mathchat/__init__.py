@@ -10,8 +10,6 @@ from mappa_core import Offer, hookimpl
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    import click
-
     from mappa_core import Coach, TaskSource, Workflow
 
 
@@ -41,12 +39,3 @@ def mappa_recipes() -> Mapping[str, Traversable]:
     from mappa_core.workflow import find_recipes
 
     return find_recipes(__name__)
-
-
-@hookimpl
-def mappa_commands() -> Iterable[click.Command]:
-    from mappa_mathchat.prepare import prepare
-    from mappa_mathchat.tiny.warm_start import warm_start
-
-    yield prepare
-    yield warm_start

@@ -82,7 +82,7 @@ def test_an_unknown_trajectory_or_folder_is_one_message(trained, tmp_path, capsy
 
 
 def test_a_run_that_is_going_on_cannot_be_resumed_beside_it(trained, capsys):
-    from mappa.store.folder import RunFolder
+    from mappa.runs import RunFolder
 
     with RunFolder.open(trained):
         assert main(["train", "--resume", str(trained)]) == 2

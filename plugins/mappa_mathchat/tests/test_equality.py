@@ -192,7 +192,7 @@ def test_wrong_answers_are_wrong(answer, reference, algebra):
 
 
 @pytest.mark.parametrize(("answer", "reference"), RIGHT)
-def test_what_is_equal_is_equal_the_other_way_round(answer, reference, algebra):
+def test_equality_is_symmetric(answer, reference, algebra):
     if " or " not in reference and "=" not in answer:
         assert answers_equal(reference, answer, algebra)
 
@@ -293,7 +293,7 @@ def test_spellings_of_one_answer_have_one_canonical_spelling(spellings):
 
 def test_different_answers_have_different_canonical_spellings():
     answers = ["1 1/2", "11/2", "6 0", "60", "(1,2)", "[1,2]", "9" * 5000, "9" * 5001]
-    assert len({canonical_spelling(one) for one in answers}) == len(answers)
+    assert len({canonical_spelling(answer) for answer in answers}) == len(answers)
 
 
 @pytest.mark.parametrize("name", ["AIME_1983_2024.json", "amc.json", "aime_2025.json"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ToolError
+from mappa_core import ToolError
 from mappa_mathchat.algebra_workers import WORKERS, AlgebraPool, AlgebraWorker, AnswerBudget
 from mappa_mathchat.extract_answer import extract_final_answer, strip_thinking
 from mappa_mathchat.grader import Grader, is_correct

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
-from mappa_core.defaults.task_sources import FileOptions, FileTasks
-from mappa_core.errors import TaskError
+from mappa.testing import load_plugins
+from mappa_core import TaskError
 from mappa_mathchat.prepare import find_sources, make_files, prepare, write_files
 from mappa_mathchat.published import (
     PUBLISHED_FILES,
@@ -67,11 +67,9 @@ def test_the_published_files_are_recognised_and_give_the_published_subset(tmp_pa
     assert [row["id"] for row in train[:3]] == ["1983-1", "1983-3", "1983-4"]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert all(source["as_published"] for source in manifest["sources"].values())
-    tasks = FileTasks(
-        FileOptions(
-            path=str(tmp_path / "out" / "train.jsonl"), eval_path=str(tmp_path / "out" / "eval-aime-2025.jsonl")
-        )
-    )
+    registry = load_plugins(only=())
+    paths = {"path": str(tmp_path / "out/train.jsonl"), "eval_path": str(tmp_path / "out/eval-aime-2025.jsonl")}
+    tasks = registry.build("tasks", "file", registry.offer("tasks", "file").options(**paths))
     assert len(tasks.load("train")) == 512 and len(tasks.load("eval")) == 30
 
 

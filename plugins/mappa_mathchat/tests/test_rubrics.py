@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mappa.rollout.scenes import hindsight_scenes, live_scenes
 from mappa.testing import play
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.errors import ConfigError
-from mappa_core.records import Scene, Task, Trajectory
+from mappa_core import ConfigError, Scene, Task, Trajectory
 from mappa_core.workflow import PromptTemplates
 from mappa_mathchat.workflow import CODER, PROMPT_SETS, SOLVER, VERIFIER, MathChat, MathChatOptions
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
+Instructions = Callable[..., Awaitable[str]]
+BuildScenes = Callable[..., tuple[Scene, ...]]
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 
 
@@ -32,9 +32,15 @@ async def trajectory() -> Trajectory:
         await tool.close()
 
 
-async def instructions(scene: Scene, **options: object) -> str:
-    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
-    return question.messages[0].content
+@pytest.fixture
+def instructions(prompt_builder: Callable[..., Any]) -> Instructions:
+    """What a coach is told of how it judges."""
+
+    async def build(scene: Scene, **options: object) -> str:
+        question = await prompt_builder(**options).build(scene)
+        return question.messages[0].content
+
+    return build
 
 
 def test_every_agent_has_a_rubric_of_its_own() -> None:
@@ -45,7 +51,13 @@ def test_every_agent_has_a_rubric_of_its_own() -> None:
 
 @pytest.mark.parametrize(("truth", "after", "correction"), list(itertools.product([False, True], repeat=3)))
 async def test_the_rubrics_render_in_every_setting(
-    trajectory: Trajectory, truth: bool, after: bool, correction: bool
+    trajectory: Trajectory,
+    truth: bool,
+    after: bool,
+    correction: bool,
+    live_scenes: BuildScenes,
+    hindsight_scenes: BuildScenes,
+    instructions: Instructions,
 ) -> None:
     shown = list(MathChat.agents) if truth else []
     build = partial(hindsight_scenes, metric="correct") if after else live_scenes
@@ -55,7 +67,9 @@ async def test_the_rubrics_render_in_every_setting(
         assert "{%" not in text and "{{" not in text
 
 
-async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
+async def test_the_rubrics_make_use_of_what_the_coach_may_know(
+    trajectory: Trajectory, live_scenes: BuildScenes, hindsight_scenes: BuildScenes, instructions: Instructions
+) -> None:
     live = live_scenes(trajectory, MathChat.agents, reference_for=[])
     knowing = hindsight_scenes(trajectory, MathChat.agents, metric="correct", reference_for=list(MathChat.agents))
     solver, coder, verifier = [await instructions(scene) for scene in live]
@@ -65,16 +79,18 @@ async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Traje
     assert "The truth tells" in told_verifier and "Solve the problem yourself" in verifier
 
 
-async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajectory) -> None:
-    question = await PromptBuilder(LLMCoachOptions()).build_for_trajectory(
-        live_scenes(trajectory, MathChat.agents, reference_for=[])
-    )
+async def test_all_three_are_judged_together_by_their_rubrics(
+    trajectory: Trajectory, live_scenes: BuildScenes, prompt_builder: Callable[..., Any]
+) -> None:
+    question = await prompt_builder().build_for_trajectory(live_scenes(trajectory, MathChat.agents, reference_for=[]))
     text = question.messages[0].content
     places = [text.index(f"# Judging {agent}\n") for agent in (SOLVER, CODER, VERIFIER)]
     assert places == sorted(places)
 
 
-async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(trajectory: Trajectory, tmp_path: Path) -> None:
+async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(
+    trajectory: Trajectory, tmp_path: Path, live_scenes: BuildScenes, instructions: Instructions
+) -> None:
     (tmp_path / f"{SOLVER}.md").write_text("Be short.")
     solver, coder, _ = live_scenes(trajectory, MathChat.agents, reference_for=[])
     assert f"# Judging {SOLVER}\n\nBe short." in await instructions(solver, rubrics=str(tmp_path))

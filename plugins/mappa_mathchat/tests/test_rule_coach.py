@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from mappa.testing.contracts import CoachContract
-from mappa_core.records import NOBODY, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa.testing import CoachContract
+from mappa_core import NOBODY, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
 from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_mathchat
-from mappa_core import RunError
-from mappa_core.records import Message
+from mappa_core import Message, RunError
 from mappa_engine.tiny.supervised_trainer import Imitator, encode
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.plans import parse_plan

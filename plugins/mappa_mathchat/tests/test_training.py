@@ -134,8 +134,8 @@ def test_the_second_turn_of_the_coder_extends_the_first_token_for_token(whole):
         trajectories = [reader.trajectory(row.id) for row in reader.trajectories]
     pairs = [
         (first.completion, second.completion)
-        for one in trajectories
-        for first, second in zip(one.steps, one.steps[1:], strict=False)
+        for trajectory in trajectories
+        for first, second in zip(trajectory.steps, trajectory.steps[1:], strict=False)
         if first.agent == second.agent
     ]
     assert pairs

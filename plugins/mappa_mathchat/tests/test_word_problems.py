@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 from mappa_mathchat import word_problems
 from mappa_mathchat.plans import Plan, PlanStep, parse_plan
 from mappa_mathchat.word_problems import (
@@ -140,7 +140,7 @@ def test_value_and_kind_of_a_plan(text: str, value: int, kind: str) -> None:
     ["", "add 3", "start 3\nstart 4", "start 3\ndiv 0", "start 3 add 4", "start 3\n\nadd 4", "start 3.5", "start -3",
      "start 3\nadd", "Start 3", "start 3\npow 9", "start " + "9" * 10, "start 1" + "\nmul 9" * 17, "We start 3"],
 )  # fmt: skip
-def test_what_is_no_plan(text: str) -> None:
+def test_text_that_is_no_plan_is_rejected(text: str) -> None:
     assert parse_plan(text) is None
 
 

@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from mappa.testing import play
-from mappa.testing.contracts import WorkflowContract
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Coach, Tool
-from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, ToolResult, Trajectory, Verdict
+from mappa.testing import WorkflowContract, play
+from mappa_core import (
+    Coach,
+    Completion,
+    ConfigError,
+    Message,
+    Scene,
+    Step,
+    Task,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Verdict,
+)
 from mappa_core.workflow import PromptTemplates
 from mappa_mathchat.workflow import (
     CODER,

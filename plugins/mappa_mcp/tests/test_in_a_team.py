@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from mappa.rollout.collector import RolloutCollector
-from mappa.rollout.team import Job, Team
-from mappa.session.toolset import open_tools
+from mappa.sessions import Job, RolloutCollector, RunConfig
 from mappa.testing import MemoryRecorder, ScriptedSampler
-from mappa_core.config.schema import RunConfig, ToolSection
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Workflow
-from mappa_core.records import Message, Role, Sampling, Task
-from mappa_core.tools.chat_format import split_calls
-from mappa_core.tools.tool_limits import to_tool_limits
+from mappa_core import ConfigError, Message, NoOptions, Role, Task, Workflow
+from mappa_core.engine import split_calls
+from mappa_core.sandbox import ToolSection
 from mappa_mcp.options import McpOptions
 from mappa_sandbox.calculator import Calculator
 
@@ -64,37 +56,24 @@ def configured(**options):
     )
 
 
-async def test_a_section_of_the_recipe_offers_every_tool_of_the_server(tmp_path):
+async def test_a_section_of_the_recipe_offers_every_tool_of_the_server(open_tools, team_with, tmp_path):
     call = json.dumps({"name": "look_up", "arguments": {"title": "Emma"}})
     sampler = Native(lambda prompt, sampling: "done" if "<tool>" in prompt else f"<tool_call>{call}</tool_call>")
-    async with AsyncExitStack() as stack:
-        kit = await open_tools(configured(), load_plugins(only=("mcp", "sandbox")), stack)
-        team = Team(
-            workflow=Reader(),
-            policy_of={"reader": "scripted"},
-            samplers={"scripted": sampler},
-            sampling={"reader": Sampling()},
-            tools=kit.tools,
-            toolboxes=kit.toolboxes,
-            limits={name: to_tool_limits(section) for name, section in kit.sections.items()},
-            retries=dict.fromkeys(kit.tools, 0),
-            coach_of={},
-        )
-        collector = RolloutCollector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
-        job = Job(task=Task(id="t", prompt="?"), split="train", iteration=0, sample=0)
-        (trajectory,) = await collector.collect([job])
+    opened = await open_tools(configured())
+    team = team_with(Reader(), sampler, opened)
+    collector = RolloutCollector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
+    (trajectory,) = await collector.collect([Job(task=Task(id="t", prompt="?"), split="train", iteration=0, sample=0)])
     first, second = trajectory.steps
     assert sampler.offered == [["burn_down", "look_up", "calculator"], ["look_up"]]
     assert first.tools == ("burn_down", "look_up", "calculator") and second.tools == ("look_up",)
     assert [(result.tool, result.status, result.stdout) for result in first.results] == [
         ("look_up", "ok", "Emma None None")
     ]
-    assert isinstance(kit.tools["calculator"], Calculator)
+    assert isinstance(opened.tools["calculator"], Calculator)
 
 
-async def test_two_tools_of_one_name_are_told_apart_by_a_prefix():
+async def test_two_tools_of_one_name_are_told_apart_by_a_prefix(open_tools):
     config = configured(only=["look_up"])
     config.tools["other"] = ToolSection(use="mcp", options=McpOptions(command=PLAIN, only=["look_up"]))
-    async with AsyncExitStack() as stack:
-        with pytest.raises(ConfigError, match=r"tools.other: there is a tool 'look_up' already; .*options.prefix"):
-            await open_tools(config, load_plugins(only=("mcp", "sandbox")), stack)
+    with pytest.raises(ConfigError, match=r"tools.other: there is a tool 'look_up' already; .*options.prefix"):
+        await open_tools(config)

@@ -16,9 +16,8 @@ import pytest
 import uvicorn
 
 from mappa.testing import ToolContract
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolError, ToolLimits, ToolResult
+from mappa_core.sandbox import FolderWorkspace
 from mappa_mcp.connection import build_connection
 from mappa_mcp.options import McpOptions
 from mappa_mcp.toolbox import McpTool, McpToolbox
@@ -178,7 +177,7 @@ async def test_tools_that_cannot_be_offered_are_refused_before_the_run(options, 
             await box.close()
 
 
-async def test_a_key_that_is_refused_is_said(url, monkeypatch):
+async def test_rejected_key_is_an_error(url, monkeypatch):
     monkeypatch.setenv("SHELF_KEY", "key-8")
     with pytest.raises(ConfigError, match="the status 401") as caught:
         await McpToolbox(McpOptions(url=url, key_env="SHELF_KEY")).connect()

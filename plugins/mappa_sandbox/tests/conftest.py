@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mappa_core.errors import ConfigError
-from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolLimits, ToolResult
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox.calculator import Calculator, CalculatorError, evaluate_expression, format_result
 
 

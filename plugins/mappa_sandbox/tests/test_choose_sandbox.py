@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolError, ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox import choose_sandbox
 from mappa_sandbox.isolation.bubblewrap import FOR_CAT
 from mappa_sandbox.options import PythonOptions

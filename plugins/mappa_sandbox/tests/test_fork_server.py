@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ToolError
-from mappa_core.records import ToolLimits
+from mappa_core import ToolError, ToolLimits
 from mappa_core.tools.owned_folder import OWNER
 from mappa_sandbox import fork_server_process
 from mappa_sandbox.isolation.fork_server import ForkServer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.records import ToolLimits
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_core.tools.owned_folder import OWNER
-from mappa_core.tools.workspace import FolderWorkspace
 from mappa_sandbox.isolation import processes
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from mappa_core.records import FileChange, ToolLimits
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FileChange
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.messages import program_job, program_result, program_runner
 

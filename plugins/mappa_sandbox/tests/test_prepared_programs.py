@@ -6,9 +6,8 @@ import signal
 
 import pytest
 
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolError, ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox.isolation import processes
 from mappa_sandbox.isolation.job import Assignment
 from mappa_sandbox.messages import program_job

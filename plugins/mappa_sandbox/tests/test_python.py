@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ToolError
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolError, ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox.fork_server_process import clean_environment
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool

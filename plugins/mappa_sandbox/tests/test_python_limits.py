@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mappa_core.tools.truncate import split_limit
+from mappa_core.sandbox import split_limit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,21 +9,12 @@ from mappa_core import Offer, hookimpl
 from mappa_sandboxfusion.options import Options
 
 if TYPE_CHECKING:
-    import click
-
     from mappa_core import Tool
 
 
 @hookimpl
 def mappa_tools() -> Iterable[Offer[Tool]]:
     yield Offer("sandboxfusion", _build, Options)
-
-
-@hookimpl
-def mappa_commands() -> Iterable[click.Command]:
-    from mappa_sandboxfusion.command import check
-
-    yield check
 
 
 def _build(options: Options) -> Tool:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from mappa_sandboxfusion.probe import Findings
 
 
-@click.command("check", short_help="Run programs on a server and say what they find there.")
+@click.group("sandboxfusion")
+def command() -> None:
+    """Check servers on which agents' programs would run."""
+
+
+@command.command("check", short_help="Run programs on a server and say what they find there.")
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(url: str, as_json: bool) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits, ToolResult
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandboxfusion.options import Options
 from mappa_sandboxfusion.tool import SandboxFusionTool
 

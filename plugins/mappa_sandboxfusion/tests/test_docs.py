@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa.config.compose import compose
-from mappa_core.plugins import load_plugins
+from mappa.sessions import compose
+from mappa.testing import load_plugins
 from mappa_sandboxfusion.options import Options
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sandboxfusion.md").read_text()

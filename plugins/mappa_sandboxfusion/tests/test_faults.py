@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from mappa_core.errors import ToolError
-from mappa_core.records import ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolError, ToolResult
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandboxfusion.tool import SandboxFusionTool
 
 Build = Callable[..., Awaitable[SandboxFusionTool]]

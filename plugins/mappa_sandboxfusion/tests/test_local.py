@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import ToolError
+from mappa_core import ToolError
 from mappa_sandboxfusion.chunks import pack_chunks, read_chunks, split_file
 from mappa_sandboxfusion.local import FileHashes, is_plain_name, linked_inputs, remove_files, scan_folder, write_file
 

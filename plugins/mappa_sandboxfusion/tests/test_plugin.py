@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import mappa_sandboxfusion
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Sandboxed, Tool
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, Tool
+from mappa_core.sandbox import Sandboxed
+from mappa_sandboxfusion.command import command
 from mappa_sandboxfusion.options import LOCAL_URL, Options
 
 
@@ -22,7 +23,7 @@ def test_the_plugin_is_a_tool_that_runs_programs() -> None:
     assert registry.offer("tools", "sandboxfusion").options().urls == [LOCAL_URL]
     tool = registry.build("tools", "sandboxfusion")
     assert isinstance(tool, Tool) and isinstance(tool, Sandboxed)
-    assert [command.name for command in registry.plugins["sandboxfusion"].commands] == ["check"]
+    assert [*command.commands] == ["check"]
 
 
 def test_loading_it_imports_nothing_heavy() -> None:

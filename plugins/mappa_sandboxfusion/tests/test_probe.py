@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer
 from mappa_sandboxfusion.client import FusionClient, ServerFault
 from mappa_sandboxfusion.probe import inspect_server, new_folder_name

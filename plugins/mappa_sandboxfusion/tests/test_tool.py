@@ -14,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa_core.errors import ConfigError
-from mappa_core.records import FileChange, ToolResult
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ConfigError, ToolResult
+from mappa_core.sandbox import FileChange, FolderWorkspace
 from mappa_sandboxfusion.tool import SandboxFusionTool
 
 Build = Callable[..., Awaitable[SandboxFusionTool]]
@@ -359,7 +358,7 @@ async def test_programs_of_one_folder_wait_for_each_other(
 
 
 async def test_arguments_and_a_second_opening(url: str, build: Build, workspace: FolderWorkspace) -> None:
-    from mappa_core.records import ToolLimits
+    from mappa_core import ToolLimits
 
     tool = await build(url)
     assert await tool.open() == await tool.open()

@@ -11,11 +11,10 @@ pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from mappa.look.importing import LogMapping, import_logs
+from mappa.cli import main
 from mappa.runs import RunReader
 from mappa.testing import TrackerContract
 from mappa_core import ConfigError, Failure
-from mappa_core.plugins import load_plugins
 from mappa_trackers.opentelemetry_spans import OtelTracker
 from mappa_trackers.options import OtelOptions
 
@@ -161,10 +160,9 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
-    made = import_logs(
-        load_plugins(only=("look",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
-    )
-    with RunReader(made.folder) as reader:
+    root = run.folder.parent / "runs"
+    assert main(["import", str(run.folder / "spans.jsonl"), "--root", str(root), "--name", "imported"]) == 0
+    with RunReader(root / "imported") as reader:
         (row,) = reader.trajectories
         (step,) = reader.trajectory(row.id).steps
     assert (row.task, row.stratum, row.outcome) == ("t1", "sums", {"correct": 1.0})

@@ -1,4 +1,4 @@
-"""`mappa coach eval` and `mappa recoach`, on a run of a team without a model."""
+"""`mappa coach eval` and `mappa judge`, on a run of a team without a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.cli.coach_choices import parse_coaches
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Task
+from mappa.runs import RunFolder, RunReader
+from mappa.testing import load_plugins
+from mappa_core import ConfigError, PluginError, Task
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +85,7 @@ def test_members_of_an_ensemble_have_options_too(doubles):
         (["both=ensemble"], ["both.members=[{use: strict, options: {rihgt: 1}}]"], ConfigError, "0.options.rihgt"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(doubles, coaches, settings, error, message):
+def test_invalid_choice_of_a_coach_is_an_error(doubles, coaches, settings, error, message):
     with pytest.raises(error) as caught:
         choose(coaches, *settings)
     assert message in str(caught.value)
@@ -127,7 +125,7 @@ def test_a_certificate_as_json_is_one_object(run, told):
     assert found["ensemble"]["finding"] == "no significant difference"
 
 
-def test_to_whom_data_is_sent_is_said_before(run, told):
+def test_receivers_of_data_are_announced_before_the_first_call(run, told):
     code, out, err = told("coach", "eval", "--run", run, "--coach", "paid", "paid.model=dear-1", "--limit", 2)
     assert code == 0
     assert "is sent to paid (dear-1) at paid.example" in err
@@ -144,7 +142,7 @@ def test_saved_actions_can_be_certified_on(run, told, tmp_path):
     assert set(json.loads(file.read_text().splitlines()[0])) == {"scene", "label", "trajectory"}
 
 
-def test_one_agent_and_a_limit(run, told):
+def test_coach_eval_is_limited_to_one_agent_and_a_number_of_actions(run, told):
     asked = ("coach", "eval", "--run", run, "--coach", "strict", "--agent", "checker", "--limit", 7, "--json")
     found = json.loads(told(*asked)[1])
     assert (found["actions"], found["trajectories"]) == (7, 7)
@@ -240,7 +238,7 @@ def test_a_coach_of_which_every_verdict_failed_is_certified_and_then_exit_code_3
 
 
 def test_a_run_that_nobody_could_judge_again_is_exit_code_3(copy, told, broken):
-    code, out, err = told("recoach", copy, "--coach", "strict")
+    code, out, err = told("judge", copy, "--coach", "strict")
     assert (code, out.startswith("strict: 44 verdicts (0 scored, 0 abstained, 44 failed)\n")) == (3, True)
     assert "44 x failed: ConnectionError: no key 0" in out
     assert err.startswith("Stopped: all 44 verdicts failed, 44 of them by this: ConnectionError: no key 0")
@@ -258,7 +256,7 @@ def replaced(doubles, tmp_path_factory):
     return root / "run"
 
 
-def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
+def test_blame_is_compared_with_counterfactual_credit(replaced, told):
     code, out, err = told("coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual")
     assert (code, err) == (0, "")
     # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
@@ -289,11 +287,11 @@ def test_counterfactual_rollouts_are_listed_only_where_they_are_asked_for(replac
     assert "counterfactual/train-000002/" in out
 
 
-# --- recoach ----------------------------------------------------------------------------------------------------------
+# --- judge ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
-    code, out, err = told("recoach", copy, "--coach", "strict", "right=0", "wrong=10")
+    code, out, err = told("judge", copy, "--coach", "strict", "right=0", "wrong=10")
     assert (code, err) == (0, "")
     assert max(len(line.rstrip()) for line in out.splitlines() if str(copy) not in line) <= 100
     assert out.startswith("strict: 44 verdicts (44 scored, 0 abstained, 0 failed)\n")
@@ -306,15 +304,15 @@ def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
 
 
 def test_the_runs_own_coach_keeps_its_options(copy, told, doubles):
-    told("recoach", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
+    told("judge", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
     with RunReader(copy) as reader:
-        (event,) = reader.events("recoach")
+        (event,) = reader.events("judge")
     assert event.body["coach"]["options"] == {"right": 6.0, "wrong": 0.0}
     assert event.body["coach"]["timeout_s"] == 9.0
 
 
-def test_recoach_as_json_is_one_object(copy, told):
-    code, out, err = told("recoach", copy, "--coach", "moody", "noise=3", "--iteration", 1, "--json")
+def test_judge_as_json_is_one_object(copy, told):
+    code, out, err = told("judge", copy, "--coach", "moody", "noise=3", "--iteration", 1, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["coach"], found["stands_for"], list(found["by_iteration"])) == ("moody", "live", ["1"])
@@ -331,14 +329,14 @@ def test_recoach_as_json_is_one_object(copy, told):
         (["--coach", "strict", "--iteration", "9"], "holds no train rollouts of iteration 9 that ended"),
     ],
 )
-def test_what_cannot_be_judged_again_is_exit_code_2(run, told, args, message):
-    code, out, err = told("recoach", run, *args)
+def test_run_that_cannot_be_judged_again_is_exit_code_2(run, told, args, message):
+    code, out, err = told("judge", run, *args)
     assert (code, out) == (2, "")
     assert message in err
 
 
 def test_a_run_in_use_is_exit_code_2(copy, told):
     with RunFolder.open(copy):
-        code, _, err = told("recoach", copy, "--coach", "strict")
+        code, _, err = told("judge", copy, "--coach", "strict")
     assert code == 2
     assert "is in use by process" in err

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa.cli.main import main
-from mappa.store.summary import read_summary
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa import Run
+from mappa.cli import main
+from mappa.runs import RunReader
+from mappa.testing import load_plugins
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def test_runs_that_differ_in_nothing_but_their_seed_are_one_arm(runs, capsys):
     assert (pair["difference"]["mean"], pair["p"], pair["p_adjusted"], pair["h"]) == (0.0, 1.0, 1.0, 0.0)
     assert (pair["wins"], pair["losses"], pair["ties"]) == (0, 0, 4)
     assert pair["over_seeds"] and document["pooled"] == {}
-    assert strict["mean"]["mean"] == read_summary(runs / "strict0").eval.after.mean == 0.5
+    with RunReader(runs / "strict0") as reader:
+        assert strict["mean"]["mean"] == reader.summary.eval.after.mean == 0.5
 
 
 def test_arms_may_be_named_by_a_setting_or_by_hand(runs, capsys):
@@ -73,7 +74,7 @@ def test_arms_may_be_named_by_a_setting_or_by_hand(runs, capsys):
     assert len(json.loads(said(capsys, "--root", runs, "--json", *against))["pairs"]) == 2
 
 
-def test_a_difference_that_is_there_is_said(runs, tmp_path, capsys):
+def test_significant_difference_is_reported(runs, tmp_path, capsys):
     better = shutil.copytree(runs / "moody0", tmp_path / "better")
     # As if the other coach had taught the odd numbers, too, which the script of this team never learns.
     import sqlite3
@@ -89,7 +90,7 @@ def test_a_difference_that_is_there_is_said(runs, tmp_path, capsys):
     assert pair["h"] == pytest.approx(1.5708, abs=1e-4)
 
 
-def test_what_was_evaluated_otherwise_is_refused_with_the_reason(runs, capsys):
+def test_runs_evaluated_differently_are_refused_with_the_reason(runs, capsys):
     root = ("--root", runs, "strict0")
     assert "they evaluated other tasks (2 of" in refused(capsys, *root, "fewer")
     part = refused(capsys, *root, "chosen")
@@ -98,7 +99,7 @@ def test_what_was_evaluated_otherwise_is_refused_with_the_reason(runs, capsys):
     assert "other samples (eval.temperature: 1.0 and 0.0)" in refused(capsys, *root, "cold")
 
 
-def test_what_makes_no_comparison_is_refused(runs, tmp_path, capsys):
+def test_invalid_comparison_is_refused(runs, tmp_path, capsys):
     root = ("--root", runs)
     assert "there is but one setting to compare" in refused(capsys, *root, "strict0", "strict1")
     assert "both of seed 0 in the arm a" in refused(

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa.cli.main import main
-from mappa.training.run import Run
-from mappa_core.plugins import load_plugins
+from mappa import Run
+from mappa.cli import main
+from mappa.testing import load_plugins
 
 MATHCHAT = ("plan", "--plugin", "mathchat", "eval.problems=8")
 EIGHT = ("--gpus", "8", "--gpu-memory", "80", "engine={use: cluster, options: {}}")
@@ -95,7 +95,7 @@ def test_a_node_with_too_little_memory_of_its_own_is_refused(capsys):
     assert "node1 itself has 16.0 GB of memory, of which 14.7 GB can be used" in capsys.readouterr().err
 
 
-def test_all_that_is_missing_here_is_named_at_once(capsys, monkeypatch):
+def test_plan_names_all_missing_requirements_at_once(capsys, monkeypatch):
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     text = "\n".join(
         lines_of(
@@ -155,7 +155,7 @@ def test_wrong_input_is_exit_code_2(arguments, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_it_needs_no_key_and_no_torch(monkeypatch):
+def test_plan_needs_no_key_and_no_torch(monkeypatch):
     import subprocess
     import sys
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.demo import unpack_demo
 
 LONG = "mathchat-small-full-20261123-214803-a1b2"
@@ -57,15 +57,15 @@ def test_report(root, capsys):
     assert any(line.startswith(" scale") and line.count("%") == 3 for line in lines)
 
 
-def test_recoach(root, capsys):
-    lines = screen(capsys, "recoach", root / "demo", "--coach", "evidence")
+def test_judge(root, capsys):
+    lines = screen(capsys, "judge", root / "demo", "--coach", "evidence")
     trajectories = [line for line in lines if re.fullmatch(r"train-\d{6}/words-\w{16}/\d{3}  \w+", line)]
     assert len(trajectories) == 10
     assert len([line for line in lines if re.match(r"   reward \d\.\d\d -> \d\.\d\d, advantage [-+]\d", line)]) == 10
 
 
 @pytest.mark.parametrize("words", [("observe", "demo"), ("runs", "show", "demo"), ("coach", "eval", "--run", "demo")])
-def test_other_commands(root, capsys, monkeypatch, words):
+def test_commands_on_the_demo_name_its_agents_in_full(root, capsys, monkeypatch, words):
     monkeypatch.chdir(root)
     others = ("--coach", "evidence") if words[0] == "coach" else ()
     text = "\n".join(screen(capsys, *words, *others))

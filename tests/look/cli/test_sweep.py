@@ -8,12 +8,12 @@ import sqlite3
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.commands import load_registry
 from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
+from mappa.runs import RunReader
 from mappa.sessions import compose
-from mappa.store.summary import read_summary
-from mappa_core.errors import ConfigError, RunError
+from mappa_core import ConfigError, RunError
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles
     assert "No setting is named the best" in captured.out
     assert "figures hold for other problems, not for other seeds" in captured.out
     assert (folder / "sweep.html").read_text().count("<svg") == 1
-    assert read_summary(folder / "arm2-s0").seed == 0
+    with RunReader(folder / "arm2-s0") as reader:
+        assert reader.summary.seed == 0
     assert "right: 9.0" in (folder / "arm2-s0" / "config.yaml").read_text()
 
     # What is done is not run again; a run that fails is shown, and the others go on.
@@ -73,7 +74,8 @@ def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, in
     assert main(["sweep", "--folder", str(folder), "--vary", *words, "--quiet", "--json", *SHORT]) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["chosen"] == {"setting": "train.samples=1", "selection_mean": 1.0}
-    own = read_summary(folder / "arm1-s3").eval
+    with RunReader(folder / "arm1-s3") as reader:
+        own = reader.summary.eval
     assert own.n + own.selection.n == 4 and document["compared"]["problems"] == own.n
     assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
 
@@ -131,7 +133,7 @@ def test_values_may_hold_commas_and_lists():
         (["run.name=[a, b]"], "every run of a sweep has its own"),
     ],
 )
-def test_what_is_no_list_of_values_is_refused(words, message):
+def test_setting_without_a_list_of_values_is_refused(words, message):
     with pytest.raises(ConfigError, match=message):
         expand_grid(words)
 
@@ -183,14 +185,14 @@ def test_arms_whose_evaluations_come_to_the_same_are_compared(doubles, tmp_path)
         assert len(create_sweep(folder, composed, registry, arms=expand_grid([vary]), seeds=[0]).runs) == 2
 
 
-def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
+def test_sweep_on_ray_without_ray_starts_nothing(doubles, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mappa_engine.cluster.requirements.installed_version", lambda library: None)
     assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
     assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
+def test_arm_folder_with_a_run_is_resumed_and_an_empty_folder_is_started(tmp_path):
     from mappa.look.sweep import Sweep, SweepArm, launch_locally
 
     run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")

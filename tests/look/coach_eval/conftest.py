@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mappa.look.coach_eval.labelled_actions import LabelledAction
-from mappa_core.records import Completion, Message, Role, Scene, Step, Task
+from mappa_core import Completion, Message, Role, Scene, Step, Task
 
 
 def _labelled(

@@ -18,8 +18,8 @@ from mappa.look.coach_eval.naive_answers import COMMON, FIRST, LAST, RANDOM, gra
 from mappa.look.coach_eval.published import compute_published
 from mappa.look.coach_eval.recorded import RecordedCoach, RecordedOptions
 from mappa.rollout.named_coach import NamedCoach
-from mappa_core.errors import ConfigError
-from mappa_core.records import NOBODY, Completion, Label, Message, Role, Scene, Step, Task, Verdict
+from mappa_core import NOBODY, Completion, ConfigError, Message, Role, Scene, Step, Task, Verdict
+from mappa_core.records import Label
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")
@@ -52,10 +52,12 @@ def labelled(name="r", *, agents="ab", guilty=None, values=(), stratum="s", ques
 
 def scores(*points, blame=None):
     """Verdicts of these points; None is a judge that said nothing. `blame` is of the lowest."""
-    lowest = min((one for one in points if one is not None), default=None)
+    lowest = min((point for point in points if point is not None), default=None)
     return [
-        Verdict.abstained("-") if one is None else Verdict.scored(one, "-", blame=blame if one == lowest else None)
-        for one in points
+        Verdict.abstained("-")
+        if point is None
+        else Verdict.scored(point, "-", blame=blame if point == lowest else None)
+        for point in points
     ]
 
 
@@ -71,7 +73,7 @@ def test_the_first_lowest_action_is_the_pick_and_its_agent_or_whom_it_blames():
     assert (nobody.agent, nobody.position, nobody.has_pick) == (NOBODY, None, True)
 
 
-def test_who_favours_no_action_picks_none_and_who_says_nothing_has_no_answer():
+def test_equal_scores_pick_no_action_and_missing_scores_give_no_answer():
     run = labelled(agents="abc", guilty=("a", 0), values={0: -1, 1: 1})
     level = grade(run, attribute(run, scores(7, 7, 7)))
     assert (level.agent, level.step, level.near) == (0.0, 0.0, 0.0)
@@ -288,7 +290,7 @@ async def test_the_best_judge_and_the_constants_come_to_what_is_published():
     told = await evaluate_attribution(
         judges, runs, JudgingLimits(concurrency=64, timeout_s=60), benchmark="agent-process-bench"
     )
-    found = {(one.task, one.stratum): one for one in told.coaches[0].figures}
+    found = {(figure.task, figure.stratum): figure for figure in told.coaches[0].figures}
     steps, errors = found["step labels", "mean of the strata"], found["first error", "mean of the strata"]
     assert (told.runs, told.questions, steps.entries) == (1000, 200, 8509)
     assert (f"{steps.of_all.mean:.1%}", f"{errors.of_all.mean:.1%}") == ("80.2%", "65.7%")
@@ -304,7 +306,9 @@ async def test_the_most_common_step_of_the_other_runs_is_worth_what_it_is():
     runs = read_benchmark("who-and-when", [BLAME / "who_and_when.jsonl.gz"]).runs
     naive = grade_naive_answers(runs)
     figures = compute_figures(runs, [naive[LAST]], naive)
-    step = next(one for one in figures if (one.task, one.stratum) == ("decisive step", "Algorithm-Generated"))
+    step = next(
+        figure for figure in figures if (figure.task, figure.stratum) == ("decisive step", "Algorithm-Generated")
+    )
     common = step.naive[COMMON]
     assert [f"{100 * one:.1f}" for one in (common.mean, common.low, common.high)] == ["27.0", "20.0", "35.3"]
     assert step.entries == 126

@@ -10,8 +10,7 @@ from mappa.look.coach_eval.batch_judge import JudgingLimits
 from mappa.look.coach_eval.blame import NO_BLAME, NO_CREDIT, NO_SCORE, NOT_ACTED, compute_blame_metrics, evaluate_blame
 from mappa.look.coach_eval.labelled_actions import LabelledSet
 from mappa.rollout.named_coach import NamedCoach
-from mappa_core.protocols import Coach
-from mappa_core.records import NOBODY, Verdict
+from mappa_core import NOBODY, Coach, Verdict
 
 AGENTS = ("planner", "worker", "teller")
 
@@ -22,7 +21,7 @@ def played(labelled):
 
     def make(name, *credits_of_actions):
         actions = [labelled(name, 0.0, agent=agent, position=place) for place, agent in enumerate(AGENTS)]
-        steps = [one.scene.step for one in actions]
+        steps = [action.scene.step for action in actions]
         return [
             replace(one, label=credit, scene=replace(one.scene, earlier=tuple(steps[:place])))
             for place, (one, credit) in enumerate(zip(actions, credits_of_actions, strict=True))
@@ -33,10 +32,10 @@ def played(labelled):
 
 
 def scored(*points, blame=None):
-    return [Verdict.scored(one, "", blame=blame) for one in points]
+    return [Verdict.scored(point, "", blame=blame) for point in points]
 
 
-def test_who_scores_the_guilty_lowest_and_blames_it_agrees(played):
+def test_verdicts_agree_if_they_score_the_guilty_lowest_and_blame_it(played):
     trajectories = [played("a", -1.0, 0.0, 0.0), played("b", 0.0, -1.0, 0.0), played("c", 1.0, 1.0, 1.0)]
     verdicts = [scored(1, 9, 8, blame="planner"), scored(9, 2, 8), scored(9, 9, 9, blame=NOBODY)]
     verdicts[1] = [verdicts[1][0], *scored(2, 8, blame="worker")]
@@ -61,7 +60,7 @@ def test_ties_are_shared_and_wrong_blame_shows(played):
     assert found.unsettled == {NOT_ACTED: 2}
 
 
-def test_what_cannot_be_settled_is_counted_and_never_a_number(played):
+def test_undecided_trajectories_are_counted_and_give_no_number(played):
     trajectories = [played("a", -1.0, None, 0.0), played("b", 0.0, 0.0, -1.0), played("c", -1.0, 0.0, 0.0)]
     verdicts = [
         scored(5, 1, blame="worker"),
@@ -95,7 +94,8 @@ async def test_a_certificate_asks_every_coach_about_every_action_and_draws_tasks
     assert oracle.spearman.value == pytest.approx(1.0) and found.left_out == {"actions: ToolError": 3}
     one_task = LabelledSet(
         actions=tuple(
-            replace(one, scene=replace(one.scene, task=replace(one.scene.task, cluster="x"))) for one in actions
+            replace(action, scene=replace(action.scene, task=replace(action.scene.task, cluster="x")))
+            for action in actions
         ),
         left_out={},
     )

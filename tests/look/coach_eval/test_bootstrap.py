@@ -117,7 +117,7 @@ def test_a_weighted_slope_is_least_squares_with_a_constant_for_each_cell(drawn, 
     weight = data.draw(st.lists(st.integers(0, 3), min_size=len(score), max_size=len(score)))
     assume(sum(weight) > 0)
     y, many, cells = repeated(score, weight), repeated(x, weight), np.repeat(cell, weight)
-    design = np.column_stack([many, *[cells == one for one in sorted(set(cells))]])
+    design = np.column_stack([many, *[cells == cell for cell in sorted(set(cells))]])
     found = weighted(slope(score, x, cell), weight)
     if math.isnan(found):
         assert np.linalg.matrix_rank(design) < design.shape[1]
@@ -140,7 +140,7 @@ def test_auc_and_spearman_are_the_same_under_any_rising_map(drawn):
 
 @settings(max_examples=40)
 @given(rows)
-def test_auc_of_the_opposite_is_what_is_left_of_one(drawn):
+def test_auc_of_negated_scores_is_one_minus_the_auc(drawn):
     score, right, _ = map(np.array, zip(*drawn, strict=True))
     n = len(score)
     assert same(plain(auc(-score, right), n), 1 - plain(auc(score, right), n))
@@ -149,7 +149,7 @@ def test_auc_of_the_opposite_is_what_is_left_of_one(drawn):
 
 @settings(max_examples=40)
 @given(rows)
-def test_a_slope_does_not_see_what_is_added_to_a_whole_cell(drawn):
+def test_slope_is_unchanged_by_a_constant_added_to_a_cell(drawn):
     score, right, cell = map(np.array, zip(*drawn, strict=True))
     n = len(score)
     assert same(plain(slope(score, right, cell), n), plain(slope(score + 5 * cell, right, cell), n))
@@ -210,7 +210,7 @@ def test_the_difference_of_two_scores_is_paired():
     assert (gain.value, gain.low, gain.high) == pytest.approx((alone.value - 0.5, alone.low - 0.5, alone.high - 0.5))
 
 
-def test_what_is_not_defined_has_no_figure_and_what_cannot_be_told_no_interval():
+def test_undefined_statistics_have_no_figure_and_one_cluster_has_no_interval():
     assert estimate(auc([1, 2], [True, True]), ["a", "b"]) is None
     assert estimate(auc([], []), []) is None
     alone = estimate(auc([1, 2], [False, True]), ["a", "a"])

@@ -15,9 +15,8 @@ from mappa.look.coach_eval.evaluate import evaluate_coaches
 from mappa.look.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
 from mappa.look.coach_eval.metrics import EnsembleMetrics, count_statuses
 from mappa.rollout.named_coach import NamedCoach
-from mappa_core.errors import ConfigError, InputError
-from mappa_core.protocols import Coach, Provider
-from mappa_core.records import Usage, Verdict
+from mappa_core import Coach, ConfigError, InputError, Usage, Verdict
+from mappa_core.transport import Provider
 
 ASKING = JudgingLimits(concurrency=4, timeout_s=5.0)
 
@@ -110,7 +109,7 @@ async def test_a_label_that_is_no_yes_or_no_is_right_above_a_half(labelled):
     assert found.coaches[0].overall.spearman.value == pytest.approx(-0.5)
 
 
-async def test_all_scores_or_all_labels_alike_say_nothing(labelled, twenty):
+async def test_constant_scores_or_labels_give_no_figure(labelled, twenty):
     flat = (await certified(twenty, flat=lambda scene, number: 5)).coaches[0].overall
     assert flat.auc.value == 0.5 and flat.spearman is None
     right = (await certified([labelled("a", 1.0), labelled("b", 1.0)], one=lambda scene, number: 5)).coaches[0].overall
@@ -141,7 +140,7 @@ async def test_a_missing_verdict_is_left_out_and_counted_and_never_a_number(twen
     }
 
 
-def test_what_failed_beside_another_call_is_not_from_the_cassette():
+def test_failed_verdict_is_never_counted_as_replayed():
     shared = replace(Verdict.failed("status 401: key 1, in r1/x.db"), replayed=True)
     counts = count_statuses([shared, Verdict.failed("status 402: key 2, in r2/x.db"), Verdict.failed("other")])
     assert (counts.failed, counts.replayed) == (3, 0)
@@ -216,7 +215,7 @@ def varied(labelled):
     ]
 
 
-async def test_what_should_not_matter_is_found_at_equal_truth(varied):
+async def test_bias_is_measured_at_equal_truth(varied):
     def biased(scene, number):
         step = scene.step
         points = {"solver": 1, "checker": 3}[step.agent] + 2 * (step.id[-7] == "1")
@@ -261,7 +260,9 @@ async def test_actions_without_a_stratum_are_not_the_others(labelled):
 
 def noisy(seed, actions, sd=4.0):
     random = np.random.default_rng(seed)
-    said = {one.scene.step.id: np.clip(5 + 3 * (one.label - 0.5) + random.normal(0, sd), 0, 10) for one in actions}
+    said = {
+        action.scene.step.id: np.clip(5 + 3 * (action.label - 0.5) + random.normal(0, sd), 0, 10) for action in actions
+    }
     return lambda scene, number: said[scene.step.id]
 
 
@@ -328,7 +329,7 @@ async def test_a_coach_of_trajectories_reviews_each_whole(labelled):
     assert found.truth_shown == ("solver",)
 
 
-async def test_every_verdict_is_told_of(twenty):
+async def test_progress_hears_every_verdict(twenty):
     heard = []
     judge = NamedCoach(name="knows", coach=Scripted(truth(twenty)))
     await evaluate_coaches([[judge] * 3], labels(twenty), ASKING, on_verdict=heard.append)
@@ -367,7 +368,7 @@ def test_labelled_actions_survive_a_file(tmp_path, labelled):
     path = tmp_path / "labelled.jsonl"
     write_labels(path, labels(actions))
     found = read_labels(path)
-    assert [(one.label, one.trajectory) for one in found.actions] == [(0.25, "a"), (1.0, "b")]
+    assert [(action.label, action.trajectory) for action in found.actions] == [(0.25, "a"), (1.0, "b")]
     assert found.actions[0].scene.step.completion.tokens.tolist() == [0, 1, 2]
     assert found.actions[1].scene.step.reply.content == "é\n\ud800"
     assert found.truth_shown == ("solver",)

@@ -9,7 +9,7 @@ import pytest
 
 from mappa.look.coach_eval.labelled_runs import read_benchmark
 from mappa.look.coach_eval.recorded import RecordedCoach, RecordedOptions, list_judges
-from mappa_core.errors import ConfigError, InputError
+from mappa_core import ConfigError, InputError
 
 HISTORY = [
     {"role": "human", "content": "2+2?"},

@@ -10,8 +10,7 @@ import pytest
 from mappa.look.conformance import Action, Decision, DecisionProcess, expected_gradient, policy_gradient
 from mappa.look.conformance.estimator_contract import describe_difference
 from mappa.look.conformance.standard_processes import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
-from mappa_core.credit.shapers import ReturnToGoOptions, ReturnToGoShaper
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 REGISTRY = load_plugins(only=())
 ROUNDING = 1e-6
@@ -121,7 +120,7 @@ def test_whitening_by_tokens_follows_lengths():
     shown(process, found, weighted(process, worth))
 
 
-def test_what_has_no_sibling_is_not_learned():
+def test_action_without_a_sibling_has_no_gradient():
     """RLOO, second turns: a share (1-q)^2 of them is alone, q the chance that another sample has one."""
     process = VARIABLE_TURNS
     q = 0.25 * 0.75
@@ -162,7 +161,7 @@ def test_returns_with_missing_verdicts_reward_short_trajectories():
         samples=1,
     )
     exact = policy_gradient(process, "team")[:2]
-    found = expected_gradient(process, built("reinforce"), shapers=(ReturnToGoShaper(ReturnToGoOptions()),))[:2]
+    found = expected_gradient(process, built("reinforce"), shapers=(REGISTRY.build("shapers", "return_to_go"),))[:2]
     print(f"the logit of ending: {found[0]:.4g}, by the share of verdicts {exact[0]:.4g}")
     np.testing.assert_allclose(found, 0.0, atol=1e-14)
     assert exact[0] == pytest.approx(0.5 * 0.25 * 0.75 * (4.0 - 8.0))
@@ -256,7 +255,7 @@ def test_a_discount_per_token_pays_first_tokens_less():
     ],
     ids=str,
 )
-def test_those_without_a_closed_form_point_uphill(name, options):
+def test_estimators_without_a_closed_form_point_uphill(name, options):
     """What can be said of them: along the exact gradient the objective rises."""
     for process in (ONE_DECISION, VARIABLE_TURNS):
         found = expected_gradient(process, built(name, **options))

@@ -12,9 +12,10 @@ from mappa.look.conformance import (
     possible_batches,
 )
 from mappa.look.conformance.standard_processes import COMPLETE, INCOMPLETE, MISSING, SHARED, VARIABLE_TURNS
-from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ReturnToGoOptions, ReturnToGoShaper
-from mappa_core.experience import Advantages
+from mappa.testing import load_plugins
+from mappa_core import Advantages
 
+REGISTRY = load_plugins(only=())
 STEP = 1e-30
 
 
@@ -73,7 +74,7 @@ def test_the_gradient_is_the_derivative_of_its_objective(process, kind):
     np.testing.assert_allclose(policy_gradient(process, kind), derivative(process, kind), atol=1e-14)
 
 
-def test_the_objectives_differ_where_they_should():
+def test_objectives_have_different_gradients():
     found = {kind: policy_gradient(VARIABLE_TURNS, kind) for kind in ("action", "return", "team", "outcome")}
     for one in found:
         for other in found:
@@ -81,7 +82,7 @@ def test_the_objectives_differ_where_they_should():
 
 
 @pytest.mark.parametrize("process", [*COMPLETE, *INCOMPLETE], ids=lambda one: one.name)
-def test_batches_are_all_that_can_happen(process):
+def test_batches_enumerate_all_outcomes_of_a_process(process):
     found = list(possible_batches(process))
     assert sum(batch.chance for batch in found) == pytest.approx(1.0, abs=1e-14)
     seen = {tuple(zip(batch.experience.steps, batch.experience.weight.tolist(), strict=True)) for batch in found}
@@ -166,15 +167,19 @@ def test_a_process_that_is_too_large_is_refused():
         list(possible_batches(coin(0.5, 0.5, samples=18)))
 
 
-@pytest.mark.parametrize(
-    "shaper", [OutcomeShaper(OutcomeOptions(metric="solved")), ReturnToGoShaper(ReturnToGoOptions())]
-)
-def test_rewards_go_through_the_shapers(shaper):
-    for batch in possible_batches(SHARED, (shaper,)):
-        e = batch.experience
-        if isinstance(shaper, OutcomeShaper):
-            assert e.reward.tolist() == e.outcome.tolist()
-        else:  # what each row adds to the next of its trajectory is its own verdict: a table's points
-            ends = np.append(e.trajectory[1:] != e.trajectory[:-1], True)
-            own = e.reward - np.where(ends, 0.0, np.append(e.reward[1:], 0.0))
-            assert set(own.tolist()) <= {0.0, 1.0, 3.0, 4.0, 8.0, 9.0}
+def experiences_after(shaper, **options):
+    built = REGISTRY.build("shapers", shaper, REGISTRY.offer("shapers", shaper).options(**options))
+    return [batch.experience for batch in possible_batches(SHARED, (built,))]
+
+
+def test_rewards_of_the_outcome_shaper_are_the_outcome():
+    for experience in experiences_after("outcome", metric="solved"):
+        assert experience.reward.tolist() == experience.outcome.tolist()
+
+
+def test_rewards_to_go_are_sums_of_the_points_of_the_tables():
+    for experience in experiences_after("return_to_go"):
+        # What a row adds to the next of its trajectory is its own verdict.
+        ends = np.append(experience.trajectory[1:] != experience.trajectory[:-1], True)
+        own = experience.reward - np.where(ends, 0.0, np.append(experience.reward[1:], 0.0))
+        assert set(own.tolist()) <= {0.0, 1.0, 3.0, 4.0, 8.0, 9.0}

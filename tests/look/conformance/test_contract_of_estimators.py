@@ -136,7 +136,7 @@ def test_a_sound_estimator_breaks_nothing():
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )
-def test_what_is_subtly_wrong_is_caught(wrong, clauses):
+def test_contract_catches_subtle_errors(wrong, clauses):
     assert set(broken_by(wrong)) == clauses
 
 
@@ -146,7 +146,7 @@ def test_padding_is_caught_even_where_nothing_is_claimed():
     assert "or its length does" in found[SILENT]
 
 
-def test_a_failure_says_where_by_how_much_and_what_to_look_for():
+def test_failure_names_place_size_and_likely_cause():
     told = broken_by(own_mean)[EXACT]
     assert "over all batches of 'one decision, two tasks'" in told
     assert "of verdicts: off by -0.3281 (0.328125 for 0.65625; 0.5 of its length)" in told

@@ -7,8 +7,7 @@ import pytest
 
 from mappa.look.conformance import EstimatorContract, expected_gradient, policy_gradient, possible_batches
 from mappa.look.conformance.standard_processes import FIXED_TURNS, VARIABLE_TURNS
-from mappa_core.credit.by_agent import combine_estimators
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
 
 REGISTRY = load_plugins(only=())
 
@@ -138,7 +137,7 @@ def test_targets_of_gae_expect_to_the_true_values(lam):
 
 
 @pytest.mark.parametrize("process", [FIXED_TURNS, VARIABLE_TURNS], ids=lambda one: one.name)
-def test_each_agent_follows_the_gradient_of_its_own_estimator(process):
+def test_each_agent_follows_the_gradient_of_its_own_estimator(process, combine_estimators):
     own = built("gae", lam=1.0, kl_coef=0.0, normalize="none")
     found = expected_gradient(process, combine_estimators(built("rloo"), {"solver": own}))
     of_solver = np.array([policy == "solver" for policy, _, _ in process.parameters])

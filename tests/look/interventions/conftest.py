@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mappa.cli import main
-from mappa_core.plugins import Registry, load_plugins
+from mappa.testing import load_plugins
+from mappa_core import Registry
 
 COACHES = '''
 from mappa_core import NOBODY, Coach, NoOptions, Verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,28 @@ from mappa.look.crash_test.faults import Fault
 from mappa.look.crash_test.figures import PlantedPlay, compute_found_rate
 from mappa.look.interventions import find_blame
 from mappa.runs import RunReader
-from mappa.testing.fakes import fake_completion, fake_step
-from mappa_core import NOBODY, Breach, Inspection, Task, ToolResult, Trajectory, Verdict, Workflow
+from mappa_core import (
+    NOBODY,
+    Breach,
+    Completion,
+    Inspection,
+    Message,
+    Step,
+    Task,
+    ToolResult,
+    Trajectory,
+    Verdict,
+    Workflow,
+)
+
+
+def make_step(name: str, agent: str, text: str, **fields: Any) -> Step:
+    """An action of a policy behind an API."""
+    reply = Message(role="assistant", content=text)
+    completion = Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")
+    known = {"turn": 0, "position": 0, "policy": agent, "messages": (), "reply": reply, "completion": completion}
+    return Step(id=name, agent=agent, **{**known, **fields})
+
 
 MORE = Fault("one more", lambda site: str(int(site.text) + 1))
 NOWHERE = Fault("nowhere", lambda site: None)
@@ -110,10 +131,7 @@ def test_without_a_broken_play_there_is_no_rate():
     assert (rate.agent, rate.step, rate.agent_by_chance, rate.step_by_chance) == (None, None, None, None)
 
 
-STEPS = [
-    fake_step(f"t/{place}", agent, fake_completion("x", None), position=place)
-    for place, agent in enumerate(("a", "b", "a", "c"))
-]
+STEPS = [make_step(f"t/{place}", agent, "x", position=place) for place, agent in enumerate(("a", "b", "a", "c"))]
 FINE = Verdict.scored(10, "", blame=NOBODY)
 
 
@@ -196,7 +214,7 @@ class Boxed(Workflow):
 def success(*texts, outcome=None, **fields):
     """A play that succeeded; `fields` are of its first step."""
     steps = [
-        fake_step(f"t/{place}", "a", fake_completion(text, None), position=place, **({} if place else fields))
+        make_step(f"t/{place}", "a", text, position=place, **({} if place else fields))
         for place, text in enumerate(texts)
     ]
     known = {"id": "t", "task": Task(id="t", prompt="p"), "sample": 0, "iteration": 0}

@@ -9,14 +9,17 @@ import pytest
 
 from mappa.look.crash_test import faults
 from mappa.look.crash_test.faults import FAULTS, PlantSite, load_faults, plant_fault
-from mappa.testing.fakes import fake_completion, fake_step
-from mappa_core import Message, PluginError, Step, Task, Trajectory
+from mappa_core import Completion, Message, PluginError, Step, Task, Trajectory
 
 PROGRAM = "Here:\n```python\nx = f(a, b)\nx.to_csv('out')\n```"
 
 
 def make_step(text: str, seen: str = "") -> Step:
-    return fake_step("t/000", "a", fake_completion(text, None), messages=(Message(role="user", content=seen),))
+    completion = Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")
+    return Step(
+        id="t/000", agent="a", turn=0, position=0, policy="a", messages=(Message(role="user", content=seen),),
+        reply=Message(role="assistant", content=text), completion=completion,
+    )  # fmt: skip
 
 
 def plant(name: str, text: str, *, seen: str = "", elsewhere: tuple[str, ...] = ()) -> str | None:
@@ -58,7 +61,7 @@ def plant(name: str, text: str, *, seen: str = "", elsewhere: tuple[str, ...] = 
         ("negated claim", "two\nlines", None),
     ],
 )
-def test_faults_change_what_they_say(name, text, faulty):
+def test_faults_change_the_text_as_described(name, text, faulty):
     assert plant(name, text) == faulty
 
 

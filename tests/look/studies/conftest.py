@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
-from mappa.training.run import Run
-from mappa_core.plugins import Registry, load_plugins
+from mappa import Run
+from mappa.cli.main import cli
+from mappa.store.writer import Store
+from mappa.testing import load_plugins
+from mappa_core import Registry
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +42,15 @@ def run(trained, tmp_path) -> Path:
 def make_run(registry, tmp_path):
     """Train with other settings."""
     return lambda *settings: train(registry, tmp_path / "runs", *settings)
+
+
+@pytest.fixture
+def invoke() -> Callable[[Sequence[str]], Result]:
+    """The command line, with what it prints in the order in which it is printed."""
+    return lambda words: CliRunner().invoke(cli, words)
+
+
+@pytest.fixture
+def store_class() -> type[Store]:
+    """What writes a run's records, for tests that let a write fail."""
+    return Store

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa.look.advantage_comparison import ActionAdvantages, align_actions, compare_advantages, select_movers
-from mappa_core.experience import Advantages, Experience
+from mappa_core import Advantages, Experience
 
 
 def action(before, after, *, step="t/000", trajectory=None, agent="solver"):
@@ -95,7 +95,7 @@ def test_nothing_to_compare_has_no_figures():
         assert (found.compared, found.correlation, found.flips, found.flip_share) == (0, None, 0, None)
 
 
-def test_what_is_rounding_has_no_sign():
+def test_advantages_within_rounding_have_no_sign():
     assert not action(1e-9, -1.0).flips_sign
     assert not action(1.0, -1e-9).flips_sign
     assert action(1e-3, -1e-3).flips_sign

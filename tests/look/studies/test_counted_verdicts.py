@@ -30,5 +30,5 @@ FIRST, LATER, FAILED = ([given(step, "again", score) for step in "ab"] for score
         ([], []),
     ],
 )
-def test_those_of_the_run_count_and_else_the_last_that_a_second_coach_could_give(verdicts, counted):
+def test_verdicts_of_the_run_count_or_else_those_of_the_last_judge(verdicts, counted):
     assert list(select_counted(verdicts)) == counted

@@ -25,11 +25,9 @@ from mappa.look.dataset.examples import (
 from mappa.look.dataset.parquet import ParquetSpool
 from mappa.look.dataset.select import JudgedAction, select_actions
 from mappa.look.importing import LogMapping, import_logs
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa.testing import load_plugins
+from mappa_core import Completion, ConfigError, Message, RunError, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
@@ -165,12 +163,12 @@ def test_the_best_sibling_is_preferred_to_each_that_is_clearly_worse():
         (Filters(strata=(("task", "sum"), ("plan", "scale"))), "another stratum"),
     ],
 )
-def test_every_filter_says_why(filters, why):
+def test_every_filter_counts_its_exclusions(filters, why):
     judgement = verdict("s", 5.0, blame="coder") if filters.phase == "live" else None
     assert filters.rejection_reason(step("s"), judgement) == why
 
 
-def test_what_nobody_should_imitate_is_left_out():
+def test_actions_unfit_for_imitation_are_excluded():
     call = ToolCall(name="", error="the call is not JSON")
     broken = step("s", reply=Message(role="assistant", content="", tool_calls=(call,)))
     for cut in ("length", "abort"):
@@ -291,11 +289,11 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
     for agent, count in exported.examples.items():
         rows = load_dataset(str(tmp_path / "data"), agent, split="train", cache_dir=str(tmp_path / "cache"))
         expected = {
-            one.id: (one.messages[-1].content, one.reply.content, given.score, given.score >= 5.0)
+            step.id: (step.messages[-1].content, step.reply.content, given.score, given.score >= 5.0)
             for trajectory in played
-            for one in trajectory.steps
+            for step in trajectory.steps
             for given in trajectory.verdicts
-            if one.agent == agent and given.step == one.id and given.phase == "live" and given.score is not None
+            if step.agent == agent and given.step == step.id and given.phase == "live" and given.score is not None
         }
         found = {
             row["source"]: (row["prompt"][-1]["content"], row["completion"][0]["content"], row["score"], row["label"])
@@ -315,7 +313,7 @@ def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
     registry = load_plugins(only=("look",))
     run = import_logs(registry, [tmp_path / "log.jsonl"], LogMapping(), root=tmp_path / "runs", name="run").folder
     with RunReader(run) as reader:
-        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     with RunFolder.open(run) as folder:
         for one in steps:
             folder.store.record_verdict(verdict(one.id, 1.0 if one.agent == "quiet" else 9.0))
@@ -342,7 +340,7 @@ def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
     assert "not in `tools`, as the run has no schema of them: python (3 actions)" in result.output
 
 
-async def test_nothing_is_written_where_nothing_fits(trained, registry, tmp_path):
+async def test_export_without_examples_writes_nothing(trained, registry, tmp_path):
     order = ExportRequest(form="sft", filters=Filters(iterations=(90, 99), min_score=1.0))
     with pytest.raises(RunError, match="nothing to export"):
         await export_dataset(registry, trained, tmp_path / "data", order)
@@ -374,7 +372,7 @@ def test_actions_of_a_log_that_were_shown_nothing_are_left_out_and_counted(tmp_p
     registry = load_plugins(only=("look",))
     run = import_logs(registry, [tmp_path / "log.jsonl"], mapping, root=tmp_path / "runs", name="run").folder
     with RunReader(run) as reader:
-        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     with RunFolder.open(run) as folder:
         for one in steps:
             folder.store.record_verdict(verdict(one.id, 9.0))

@@ -9,22 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mappa.evaluation.heldout import build_evaluation
 from mappa.look.cli.observe import diagnosis_json, show_diagnosis
 from mappa.look.handoffs import summarize_handoffs
 from mappa.look.observe import diagnose
-from mappa_core.records import (
-    Breach,
-    Completion,
-    Failure,
-    FileChange,
-    Message,
-    Role,
-    Step,
-    Task,
-    ToolResult,
-    Trajectory,
-)
+from mappa.runs import build_evaluation
+from mappa_core import Breach, Completion, Failure, Message, Role, Step, Task, ToolResult, Trajectory
+from mappa_core.sandbox import FileChange
 
 ROLES = {
     "engineer": Role(brief="prepares", needs=("raw.csv",), produces=("X.pkl", "y.pkl")),
@@ -90,7 +80,7 @@ def test_files_are_those_of_the_contract_and_not_those_of_the_task(by_path):
     assert list(by_path) == ["X.pkl", "y.pkl", "model.pkl", "submission.csv"]
     assert (by_path["X.pkl"].makers, by_path["X.pkl"].needed_by) == (("engineer",), ("modeler", "analyst"))
     assert by_path["submission.csv"].needed_by == ()
-    assert {one.rollouts for one in by_path.values()} == {5}
+    assert {value.rollouts for value in by_path.values()} == {5}
 
 
 def test_a_file_counts_as_its_maker_left_it(by_path):
@@ -101,7 +91,7 @@ def test_a_file_counts_as_its_maker_left_it(by_path):
     assert (by_path["submission.csv"].broken, by_path["submission.csv"].reasons) == (1, {"header": 1})
 
 
-def test_who_made_a_file_is_told_where_another_agent_did(by_path):
+def test_maker_of_a_file_is_named_if_it_is_not_the_contracts_agent(by_path):
     assert (by_path["y.pkl"].made, by_path["y.pkl"].missing) == (5, 1)
     assert by_path["y.pkl"].made_by == {"engineer": 4, "modeler": 1}
     assert by_path["model.pkl"].made == 4
@@ -130,7 +120,7 @@ def test_a_file_that_went_once_it_was_used_was_fine():
     assert [one.fine for one in summarize_handoffs([tidy], ROLES, "correct")] == [1, 1, 1, 1]
 
 
-def test_what_nobody_looked_for_and_is_not_there_is_missing():
+def test_absent_file_without_an_inspection_is_missing():
     silent = played("silent", 0.0, *GOOD[:2], act("analyst"))
     assert summarize_handoffs([silent], ROLES, "correct")[-1].missing == 1
 
@@ -143,7 +133,7 @@ def test_an_unfinished_rollout_counts_0_and_only_the_files_that_were_due():
     assert found["model.pkl"].metric_fine is None
 
 
-def test_what_the_machinery_lost_counts_for_nothing():
+def test_rollouts_lost_to_tool_failures_are_not_counted():
     lost = replace(ROLLOUTS[2], error=Failure(kind="ToolError", message="no sandbox"))
     assert summarize_handoffs([lost], ROLES, "correct")[0].rollouts == 0
 

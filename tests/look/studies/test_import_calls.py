@@ -8,8 +8,8 @@ import pytest
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 USER = {"role": "user", "content": "How heavy is the sun?"}
 

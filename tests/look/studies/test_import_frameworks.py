@@ -16,8 +16,8 @@ import pytest
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 LOGS = Path(__file__).parent / "logs"
 QUESTION = "How heavy is the sun?"
@@ -74,7 +74,7 @@ def test_replies_without_their_text_are_counted_and_no_action(tmp_path):
 
 def test_samples_of_inspect_have_their_target_and_score(tmp_path):
     made = imported(tmp_path, LOGS / "inspect.json")
-    found = {one.task.id: one for one in trajectories(made)}
+    found = {trajectory.task.id: trajectory for trajectory in trajectories(made)}
     assert {name: one.outcome["correct"] for name, one in found.items()} == {"moon": 0.0, "sun": 1.0}
     sun = found["sun"]
     assert (sun.task.reference, sun.task.prompt, len(sun.steps)) == ("2e30", QUESTION, 2)
@@ -130,11 +130,11 @@ def test_spans_as_phoenix_exports_them_are_the_same(tmp_path):
     )
     told = [
         [
-            (step.agent, step.reply.content, [one.stdout for one in step.results], step.completion.usage)
-            for step in one.steps
+            (step.agent, step.reply.content, [result.stdout for result in step.results], step.completion.usage)
+            for step in trajectory.steps
         ]
         for name in ("rest.json", "frame.jsonl")
-        for one in trajectories(
+        for trajectory in trajectories(
             import_logs(load_plugins(only=("look",)), [tmp_path / name], LogMapping(), root=tmp_path, name=name[:4])
         )
     ]
@@ -186,7 +186,7 @@ def test_messages_with_a_name_of_their_own_key(tmp_path):
         ([{"eval": {}, "samples": [{"messages": []}]}], "samples.0: messages: no list of messages"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(tmp_path, rows, says):
+def test_malformed_log_is_refused_with_its_place(tmp_path, rows, says):
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match=says):
         imported(tmp_path, tmp_path / "log.jsonl")

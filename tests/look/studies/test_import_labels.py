@@ -7,23 +7,19 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import cli, main
-from mappa.config.compose import restore
+from mappa.cli import main
 from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa.look.importing import LogMapping, import_logs
-from mappa.look.recoach import recoach
+from mappa.look.judge import judge_run
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError, InputError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Label, Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
+from mappa.testing import load_plugins
+from mappa_core import Coach, ConfigError, InputError, Offer, Verdict, hookimpl
+from mappa_core.records import Label
 
 BLAME = Path(__file__).parents[4] / "shared" / "data" / "blame"
 needs_data = pytest.mark.skipif(not BLAME.is_dir(), reason="the public sets of labelled failures are not here")
@@ -268,7 +264,7 @@ async def test_no_coach_sees_a_label(tmp_path, hindsight):
     line = {**GENERATED, "mistake_reason": CANARY}
     made = imported(tmp_path, line)
     Listener.seen.clear()
-    await recoach(restore(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder)
+    await judge_run(restore(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder)
     found = await read_labelled_runs(registry, [made.folder], hindsight=hindsight)
     shown = read_benchmark("who-and-when", [tmp_path / "run.jsonl"], hindsight=hindsight)
     assert found.runs[0].labels[0].reason == CANARY == shown.runs[0].labels[0].reason
@@ -289,7 +285,7 @@ async def test_the_truth_is_shown_where_it_is_asked_for_and_nowhere_else(tmp_pat
 # --- on the command line ----------------------------------------------------------------------------------------------
 
 
-def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monkeypatch):
+def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monkeypatch, invoke):
     monkeypatch.setenv("COLUMNS", "120")
     made = imported(tmp_path, GENERATED, CRAFTED)
     verdicts = write(
@@ -298,12 +294,12 @@ def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monke
         {"run": "hand/1.json", "agent": "Orchestrator", "step": 1},
     )
     words = ["coach", "eval", "--coach", "recorded", f"recorded.path={verdicts}", "--truth", "both"]
-    told = CliRunner().invoke(cli, [*words, "--run", str(made.folder)])
+    told = invoke([*words, "--run", str(made.folder)])
     assert told.exit_code == 0, told.output
     assert "2 labelled runs of 2 questions, 6 actions" in told.output
     assert "The truth was not shown to the coach" in told.output and "The truth was shown to the coach" in told.output
     asked = [*words, "--json", "--on", "who-and-when", "--data", str(tmp_path / "run.jsonl")]
-    document = json.loads(CliRunner().invoke(cli, asked).output)
+    document = json.loads(invoke(asked).output)
     hidden, shown = document["evaluations"]
     assert (hidden["truth"], shown["truth"]) == (False, True)
     figures = {(one["task"], one["stratum"]): one for one in hidden["coaches"][0]["figures"]}
@@ -347,7 +343,7 @@ def judged(tmp_path):
     """Two labelled runs and a coach that blames the right agent in the first and nobody in the second."""
     made = imported(tmp_path, GENERATED, CRAFTED)
     verdicts = write(tmp_path / "verdicts.jsonl", {"run": "made/1.json", "agent": "Solver", "step": 0})
-    words = ["recoach", str(made.folder), "--coach", "recorded", f"coach.options.path={verdicts}", "--quiet"]
+    words = ["judge", str(made.folder), "--coach", "recorded", f"coach.options.path={verdicts}", "--quiet"]
     assert main(words) == 0
     return made.folder
 

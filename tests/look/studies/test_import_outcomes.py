@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from mappa.cli.main import cli, main
+from mappa.cli import main
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "name": "a", "content": "4"}]
 
@@ -49,7 +48,7 @@ def test_correct_is_what_the_first_scorer_of_the_log_said_and_no_other(tmp_path)
     assert (made.trajectories, made.measured, made.problems) == (7, 3, ())
 
 
-def test_a_scorer_that_is_called_correct_is_the_one(tmp_path):
+def test_scorer_named_correct_gives_the_outcome_correct(tmp_path):
     made = imported(tmp_path, evaluated({"fluency": 1.0, "correct": "I"}, {"fluency": 1.0, "correct": None}))
     assert outcomes(made) == [{"fluency": 1.0, "correct": 0.0}, {"fluency": 1.0}]
 
@@ -57,7 +56,7 @@ def test_a_scorer_that_is_called_correct_is_the_one(tmp_path):
 def test_a_key_that_an_option_names_is_not_filled_by_a_scorer(tmp_path):
     log = evaluated({"exact": "C", "fluency": 0.5}, {"exact": "C", "fluency": None})
     made = imported(tmp_path, log, outcomes={"correct": "scores.fluency.value"})
-    assert [one.get("correct") for one in outcomes(made)] == [0.5, None]
+    assert [outcome.get("correct") for outcome in outcomes(made)] == [0.5, None]
 
 
 def test_scores_that_are_no_shares_keep_their_name_and_are_said(tmp_path):
@@ -89,12 +88,12 @@ def test_a_correct_that_is_no_share_is_refused_with_what_to_do(tmp_path, value):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_the_refusal_advises_works(tmp_path, monkeypatch, capsys):
+def test_option_advised_by_the_refusal_imports_the_log(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": CHAT, "ok": 55}) + "\n")
     assert main(["import", "log.jsonl", "--outcome", "ok"]) == 2
     assert "--outcome NAME=ok" in " ".join(capsys.readouterr().err.split())
-    told = CliRunner().invoke(cli, ["import", "log.jsonl", "--outcome", "points=ok", "--name", "x"])
+    told = invoke(["import", "log.jsonl", "--outcome", "points=ok", "--name", "x"])
     assert told.exit_code == 0 and "no outcome `correct` is known of 1 rollout" in told.output
     with RunReader(tmp_path / "runs" / "x") as reader:
         assert [dict(row.outcome) for row in reader.trajectories] == [{"points": 55.0}]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunReader
-from mappa_core.errors import InputError
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import InputError
 
 command = import_module("mappa.look.cli.import").command
 USER = {"role": "user", "content": "How heavy is the sun?"}
@@ -143,7 +143,9 @@ def test_tasks_that_share_an_id_and_differ_in_their_text_are_kept_apart(tmp_path
     files = {"a.jsonl": [{**CHAT, "id": 1}, {**CHAT, "id": 1}, {**CHAT, "id": 2}], "b.jsonl": [{**other, "id": 1}] * 2}
     made = imported(tmp_path, files, task_id="id")
     assert (made.tasks, made.trajectories) == (3, 5)
-    tasks = {one.task.prompt: one.task.id for one in trajectories(made) if one.task.id != "2"}
+    tasks = {
+        trajectory.task.prompt: trajectory.task.id for trajectory in trajectories(made) if trajectory.task.id != "2"
+    }
     assert all(name.startswith("1-") for name in tasks.values()) and len(set(tasks.values())) == 2
     (problem,) = made.problems
     assert "b.jsonl, line 1: task 1: its text is another than in " in problem and "a.jsonl, line 1, so" in problem
@@ -174,4 +176,4 @@ def test_the_next_command_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
     (tmp_path / "log.jsonl").write_text(json.dumps(CHAT))
     result = CliRunner().invoke(command, ["log.jsonl", "--name", "50% #1?x&y"])
     assert result.exit_code == 0, result.exception
-    assert "next     mappa recoach 'runs/50% #1?x&y' --coach OFFER" in result.output
+    assert "next     mappa judge 'runs/50% #1?x&y' --coach OFFER" in result.output

@@ -7,27 +7,21 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import cli, main
-from mappa.config.compose import restore
+from mappa.cli import main
 from mappa.look.coach_eval.labelled_actions import label_runs
 from mappa.look.counted_verdicts import with_counted_verdicts
 from mappa.look.importing import LogMapping, import_logs
+from mappa.look.judge import judge_run
 from mappa.look.observe import observe_run
-from mappa.look.recoach import recoach
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder, list_run_folders
-from mappa.store.summary import read_summary
-from mappa_core.errors import InputError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach
-from mappa_core.records import Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
+from mappa.testing import load_plugins
+from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "mass of the sun"}'}}
 CHAT = [
@@ -106,7 +100,7 @@ def test_logs_of_one_problem_are_samples_of_one_task(tmp_path):
     assert made.tasks == 2 and [one.sample for one in found] == [0, 1, 0]
     assert found[0].task.id == found[1].task.id != found[2].task.id
     named = imported(tmp_path, *lines, other, name="named", task_id="n")
-    assert [one.task.id for one in trajectories(named)] == ["0", "1", "7"]
+    assert [trajectory.task.id for trajectory in trajectories(named)] == ["0", "1", "7"]
 
 
 BAD = {
@@ -144,7 +138,7 @@ def test_keys_that_are_named_and_not_there_are_refused(tmp_path):
 def test_arguments_that_a_model_broke_are_a_call_that_could_not_be_run(tmp_path):
     broken = {**CALL, "function": {"name": "search", "arguments": '{"q": '}}
     chat = [CHAT[1], {"role": "assistant", "tool_calls": [broken]}, {**CHAT[3], "status": "error", "content": "what?"}]
-    ((step,),) = [one.steps for one in trajectories(imported(tmp_path, {"messages": chat}))]
+    ((step,),) = [trajectory.steps for trajectory in trajectories(imported(tmp_path, {"messages": chat}))]
     assert step.calls[0].error == "its arguments are not JSON" and step.results[0].status == "error"
 
 
@@ -308,19 +302,19 @@ class Plugin:
         yield Offer("lengths", Lengths)
 
 
-async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
+async def test_imported_run_is_judged_and_certifies_a_coach(tmp_path):
     registry = load_plugins(only=("look",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
-    told = await recoach(composed, registry, made.folder)
+    told = await judge_run(composed, registry, made.folder)
     assert (told.counts.scored, told.overall.actions) == (6, 0)
     (first, _) = trajectories(made)
     given = {verdict.step: verdict for verdict in first.verdicts}
     assert [given[step.id].score for step in first.steps] == [10.0, 0.0, 6.0]
     assert given[first.steps[1].id].reasoning == "Writes."
     labels = await label_runs(registry, [made.folder])
-    assert [one.label for one in labels.actions] == [0.0] * 3 + [1.0] * 3
+    assert [action.label for action in labels.actions] == [0.0] * 3 + [1.0] * 3
 
 
 def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, monkeypatch):
@@ -330,9 +324,9 @@ def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, mo
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
     for _ in range(2):
-        asyncio.run(recoach(composed, registry, made.folder))
-    summary = read_summary(made.folder)
+        asyncio.run(judge_run(composed, registry, made.folder))
     with RunReader(made.folder) as reader:
+        summary = reader.summary
         assert len(list(reader.verdicts)) == 24
         counted = with_counted_verdicts(summary, reader)
     assert (counted.coach.verdicts, counted.coach.failed, counted.coach.usd) == (12, 0, 0.0)
@@ -355,9 +349,10 @@ async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
     assert (made.measured, seen.unsuccessful, seen.evaluation.interval) == (0, 0, None)
 
 
-def test_it_is_listed_shown_and_reported(tmp_path, capsys):
+def test_imported_run_is_listed_shown_and_reported(tmp_path, capsys):
     made = imported(tmp_path, {"messages": CHAT, "ok": 1}, outcomes={"correct": "ok"})
-    summary = read_summary(made.folder)
+    with RunReader(made.folder) as reader:
+        summary = reader.summary
     assert (summary.status, summary.iterations, summary.agents["planner"].turns) == ("done", 0, 1.0)
     assert "planner" in write_report(made.folder, summary).read_text()
     for words in (["runs", "list", "--root", made.folder.parent], ["runs", "show", made.folder]):
@@ -369,7 +364,7 @@ def test_it_is_listed_shown_and_reported(tmp_path, capsys):
 KILLED = """
 import os, signal
 from mappa.look.importing import import_run
-from mappa.cli.main import main
+from mappa.cli import main
 
 store_trajectory = import_run._store_trajectory
 
@@ -388,20 +383,20 @@ def test_an_import_that_is_killed_leaves_no_run_and_can_be_made_again(tmp_path, 
     write(tmp_path / "log.jsonl", {"messages": CHAT}, {"messages": CHAT})
     killed = subprocess.run([sys.executable, "-c", KILLED.format(signal=name)], capture_output=True, check=False)
     assert killed.returncode == (-signal.SIGKILL if name == "SIGKILL" else 128 + signal.SIGTERM)
-    assert list_run_folders(tmp_path / "runs") == ()
+    assert not list((tmp_path / "runs").glob("*/run.db"))
     assert name == "SIGKILL" or not any((tmp_path / "runs").iterdir())
     assert main(["import", "log.jsonl", "--name", "x"]) == 0
-    assert [path.name for path in list_run_folders(tmp_path / "runs")] == ["x"]
+    assert [path.parent.name for path in (tmp_path / "runs").glob("*/run.db")] == ["x"]
 
 
-def test_on_the_command_line(tmp_path, monkeypatch, capsys):
+def test_import_command_prints_agents_and_the_next_command(tmp_path, monkeypatch, capsys, invoke):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", {"messages": CHAT, "ok": True})
     words = ["import", str(path), "--agent", "writer=Writes.", "--outcome", "ok", "--name", "x"]
-    told = CliRunner().invoke(cli, [*words, "--json"])
+    told = invoke([*words, "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["agents"] == {"planner": 1, "writer": 1, "assistant": 1}
-    shown = CliRunner().invoke(cli, [*words[:-1], "y"])
-    assert "1 rollout of 1 task from messages" in shown.output and "mappa recoach runs/y" in shown.output
+    shown = invoke([*words[:-1], "y"])
+    assert "1 rollout of 1 task from messages" in shown.output and "mappa judge runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
     assert main(words) == 2
     assert "runs/x exists already: choose another --name" in capsys.readouterr().err

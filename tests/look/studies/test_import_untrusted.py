@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.importing.documents import decode_embedded, read_documents
 from mappa_core import InputError
 

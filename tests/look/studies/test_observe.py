@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mappa.cli.main import main
-from mappa.evaluation.heldout import build_evaluation
+from mappa.cli import main
 from mappa.look.observe import diagnose
-from mappa.runs import RunReader
-from mappa_core.records import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
+from mappa.runs import RunReader, build_evaluation
+from mappa_core import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
 
 
 def step(trajectory, position, agent, *, results=(), breaches=()):
@@ -65,7 +64,7 @@ def test_blame_is_counted_by_rollouts_that_did_not_succeed():
     (handoff,) = seen.handoffs
     assert (handoff.path, handoff.missing, handoff.failed_first) == ("f", 1, 1)
     assert maker.score.mean == 7.0 and user.score.mean == 5.5
-    assert [(one.step, one.score) for one in user.examples] == [("d/001", 2.0)]
+    assert [(example.step, example.score) for example in user.examples] == [("d/001", 2.0)]
     assert seen.coach.total.verdicts == 8 and seen.coach.total.missing == 0.0
 
 
@@ -74,7 +73,7 @@ def test_a_verdict_without_a_score_is_no_low_one():
             for one in ROLLOUTS]  # fmt: skip
     evaluation = build_evaluation(lost, metric="correct", iteration=0)
     seen = diagnose(lost, ROLES, evaluation, Path("run"), examples=3)
-    assert [(one.score, one.low, one.scored, one.examples) for one in seen.agents] == [(None, 0, 0, ())] * 2
+    assert [(agent.score, agent.low, agent.scored, agent.examples) for agent in seen.agents] == [(None, 0, 0, ())] * 2
     assert seen.coach.reasons == {"failed: away": 8}
 
 
@@ -86,6 +85,17 @@ def test_what_a_coach_says_in_clusters_of_tasks_is_not_taken_for_more_than_them(
     together = diagnose(same, ROLES, build_evaluation(same, metric="correct", iteration=0), Path("run"), examples=0)
     scores = [one.agents[0].score for one in (apart, together)]
     assert scores[0].mean == scores[1].mean and scores[0].high < scores[1].high
+
+
+def test_a_failure_can_be_proved_where_its_own_coach_blames_somebody():
+    def provable(rollouts):
+        evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
+        return diagnose(rollouts, ROLES, evaluation, Path("run"), examples=0).provable
+
+    failed, _, nobody, succeeded = ROLLOUTS
+    again = replace(failed, verdicts=tuple(replace(one, phase="again") for one in failed.verdicts))
+    assert provable([nobody, failed])
+    assert not provable([nobody, succeeded, again])
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
@@ -110,7 +120,7 @@ def test_an_evaluation_without_a_coach_is_watched_too(trained, capsys):
 def test_verdicts_of_a_second_coach_are_left_out(run, registry, capsys):
     assert main(["observe", str(run), "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert main(["recoach", str(run), "--coach", "strict", "wrong=9"]) == 0
+    assert main(["judge", str(run), "--coach", "strict", "wrong=9"]) == 0
     capsys.readouterr()
     assert main(["observe", str(run), "--json"]) == 0
     after = json.loads(capsys.readouterr().out)
@@ -135,8 +145,10 @@ def test_what_cannot_be_observed_is_refused(trained, arguments, said, capsys):
 def test_tasks_that_chose_the_checkpoint_are_not_taken_for_held_out_ones(make_run, capsys):
     folder = make_run("checkpoint.best=true", "train.iterations=2", "eval.every=1")
     with RunReader(folder) as reader:
-        reported, chosen = ({one.task.id for one in reader.outcomes(0, part)} for part in ("report", "selection"))
-        assert {one.iteration for one in reader.evaluations if one.part == "report"} == {0}
+        reported, chosen = (
+            {trajectory.task.id for trajectory in reader.outcomes(0, part)} for part in ("report", "selection")
+        )
+        assert {evaluation.iteration for evaluation in reader.evaluations if evaluation.part == "report"} == {0}
     for words in ((), ("--iteration", "0")):
         assert main(["observe", str(folder), "--split", "eval", *words]) == 0
         line = capsys.readouterr().out.splitlines()[0]

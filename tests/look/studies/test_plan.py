@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mappa.config.compose import compose
+from mappa import Run
 from mappa.look.plan import RunPlan, plan_run
 from mappa.look.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa.runs import RunReader
-from mappa.testing import FixedCoach
-from mappa.training.run import Run
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load_plugins
-from mappa_core.protocols import Machine, Provider, Reply
-from mappa_core.records import Usage
+from mappa.sessions import compose
+from mappa.testing import FixedCoach, load_plugins
+from mappa_core import ConfigError, Offer, Registry, RunError, Usage, hookimpl
+from mappa_core.engine import Machine
+from mappa_core.transport import Provider, Reply
 
 NOWHERE = (Machine(host="here", cpus=2),)
 PRICE = "{input: 2.0, output: 8.0}"
@@ -106,8 +104,8 @@ def counted(folder) -> dict[str, float]:
     return {
         "trajectories": len(every),
         "actions": len(steps),
-        "sampled_tokens": sum(len(one.tokens) for one in steps if one.tokens is not None),
-        "prompt_tokens": sum(len(one.prompt_tokens) for one in steps if one.prompt_tokens is not None),
+        "sampled_tokens": sum(len(step.tokens) for step in steps if step.tokens is not None),
+        "prompt_tokens": sum(len(step.prompt_tokens) for step in steps if step.prompt_tokens is not None),
         "verdicts": sum(len(one.verdicts) for one in every),
         "coach_calls": sum(one.calls for one in usages),
         "coach_prompt_tokens": sum(one.prompt_tokens for one in usages),
@@ -216,7 +214,7 @@ async def test_a_coach_by_trajectory_is_called_once_for_each_kind_of_evidence(re
 async def test_a_coach_in_hindsight_comes_on_top(registry):
     settings = ("coach.hindsight={use: clerk, options: {model: c-1}}", "coach.reward={live: 1.0, after: 0.5}")
     found = await coached(registry, *settings)
-    assert [(one.coach, one.phase) for one in found.coaches] == [("mathchat-rules", "live"), ("clerk", "after")]
+    assert [(coach.coach, coach.phase) for coach in found.coaches] == [("mathchat-rules", "live"), ("clerk", "after")]
     assert found.iteration.coach_calls == PlannedAmount(64.0, at_most=True)
     assert found.iteration.verdicts == PlannedAmount(256.0, at_most=True)
     unweighted = await coached(registry, settings[0])
@@ -237,7 +235,7 @@ async def test_all_members_of_an_ensemble_are_asked(registry):
 
 async def test_an_agent_may_have_another_coach(registry):
     found = await coached(registry, "coach.by_agent={verifier: {use: clerk, options: {model: c-1}}}")
-    assert {one.coach: one.agents for one in found.coaches} == {
+    assert {coach.coach: coach.agents for coach in found.coaches} == {
         "mathchat-rules": ("problem_solver", "code_executor"),
         "clerk": ("verifier",),
     }
@@ -249,7 +247,7 @@ async def test_verdicts_of_evaluation_are_counted_where_it_asks(registry):
     assert found.evaluation.coach_calls == PlannedAmount(4 * 256.0, at_most=True)
 
 
-async def test_what_a_run_says_of_another_coach_is_left_out(registry, short):
+async def test_history_of_a_different_coach_is_ignored(registry, short):
     found = await planned(registry, "mathchat/tiny", "coach.use=clerk", "coach.options={model: c-1}", previous=short)
     calls = found.iteration.coach_calls
     assert calls == found.iteration.actions and found.iteration.coach_completion_tokens.at_most
@@ -266,7 +264,7 @@ async def test_policies_behind_an_api_are_calls(registry):
     assert found.run.api_calls == PlannedAmount(4 * 256.0, at_most=True)
     assert found.run.api_prompt_tokens is None and found.run.api_usd is None
     assert found.memory.unknown.startswith("every policy is behind an API")
-    assert {one.model for one in found.agents} == {"clerk c-2"}
+    assert {agent.model for agent in found.agents} == {"clerk c-2"}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

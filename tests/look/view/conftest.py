@@ -5,10 +5,18 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from mappa.cli import formats
+from mappa.cli import tables as tables_module
+from mappa.cli.run_result import show_run_result
+from mappa.commands import Console
+from mappa.runs import Evaluation
+from mappa.training.run import TrainResult
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -36,3 +44,21 @@ def root(_hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     shutil.copytree(_hostile, root / "hostile")
     return root
+
+
+@pytest.fixture
+def tables() -> ModuleType:
+    """What makes the tables that commands print."""
+    return tables_module
+
+
+@pytest.fixture
+def printed_mean() -> Callable[[Evaluation], str]:
+    """The mean of an evaluation with its interval, as commands print it."""
+    return lambda evaluation: formats.format_share(evaluation.interval)
+
+
+@pytest.fixture
+def show_result() -> Callable[[Console, TrainResult], None]:
+    """What `mappa train` prints at the end."""
+    return show_run_result

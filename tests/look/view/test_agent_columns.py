@@ -6,12 +6,12 @@ import io
 import re
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-import mappa.cli.progress as progress
 from mappa.look.view import report
 from mappa.look.view.web import overview
 from mappa.look.view.web.app import create_app
@@ -23,12 +23,12 @@ TITLES = ["score", "tool success", "turns", "tokens/action"]
 PAIRS = AgentColumn(name="pairs", title="pairs of turns", spec=".3f", value=lambda figures: (figures.turns or 0.0) / 2)
 
 
-def shown(folder: Path) -> tuple[str, str, str]:
+def shown(folder: Path, tables: ModuleType) -> tuple[str, str, str]:
     """The table of the command line, the report page and the overview page."""
     with RunReader(folder) as reader:
         summary = reader.summary
     console = Console(file=io.StringIO(), width=200)
-    console.print(progress.agents_table(summary.agents))
+    console.print(tables.agents_table(summary.agents))
     client = TestClient(create_app(RunFolders([folder.parent]), token="t"), base_url="http://127.0.0.1")
     client.get("/?token=t")
     page = report.write_report(folder, summary).read_text(encoding="utf-8")
@@ -40,20 +40,22 @@ def folder(root: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(root / "hostile", tmp_path / "runs" / "hostile"))
 
 
-def test_tables_of_agents_have_the_columns_of_the_list(folder: Path) -> None:
+def test_tables_of_agents_have_the_columns_of_the_list(folder: Path, tables: ModuleType) -> None:
     assert [column.title for column in AGENT_COLUMNS] == TITLES
-    table, page, overview_page = shown(folder)
+    table, page, overview_page = shown(folder, tables)
     assert re.search(r"score +tool success +turns +tokens/action *\n *planner +6\.10 +80\.0 % +4\.00 +96\.0", table)
     assert "".join(f"<th>{title}</th>" for title in TITLES) in page
     assert "<td>planner</td><td>6.10</td><td>80.0 %</td><td>4.00</td><td>96.0</td>" in page
     assert re.search(r'title="score \d\.\d\d, tool success 80\.0 %, turns 4\.00, tokens/action \d+\.\d"', overview_page)
 
 
-def test_a_column_that_is_added_is_in_each_of_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for user in (progress, report, overview):
+def test_added_column_appears_in_every_table_of_agents(
+    folder: Path, tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user in (tables, report, overview):
         assert user.AGENT_COLUMNS is AGENT_COLUMNS
         monkeypatch.setattr(user, "AGENT_COLUMNS", (*AGENT_COLUMNS, PAIRS))
-    table, page, overview_page = shown(folder)
+    table, page, overview_page = shown(folder, tables)
     assert re.search(r"tokens/action +pairs of turns *\n *planner .* 2\.000", table)
     assert "<th>pairs of turns</th>" in page and "<td>2.000</td>" in page
     assert "pairs of turns 2.000" in overview_page

@@ -75,8 +75,14 @@ def listed_gains(page: str) -> list[float]:
 def test_without_a_choice_a_run_is_held_against_itself_before_training(client: TestClient, runs: Path) -> None:
     with RunReader(runs / "first") as reader:
         first, *_, last = reader.evaluations
-        before = {one.task.id: one.outcome[first.metric] for one in reader.outcomes(first.iteration, first.part)}
-        after = {one.task.id: one.outcome[last.metric] for one in reader.outcomes(last.iteration, last.part)}
+        before = {
+            trajectory.task.id: trajectory.outcome[first.metric]
+            for trajectory in reader.outcomes(first.iteration, first.part)
+        }
+        after = {
+            trajectory.task.id: trajectory.outcome[last.metric]
+            for trajectory in reader.outcomes(last.iteration, last.part)
+        }
     expected = sorted(after[task] - before[task] for task in before if after[task] != before[task])
     page = client.get("/compare?run=first").text
     assert f'value="first@{first.iteration}" selected' in page and f'value="first@{last.iteration}" selected' in page

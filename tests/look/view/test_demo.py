@@ -13,13 +13,13 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import pytest
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.demo import unpack_demo
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.look.view.web.telling import telling_address
 from mappa.runs import RunReader
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def demo(tmp_path_factory) -> Path:
     return unpack_demo(tmp_path_factory.mktemp("demo"))
 
 
-def test_it_is_small_and_of_the_present_form(demo):
+def test_demo_run_is_small_done_and_names_no_local_path(demo):
     assert len(files("mappa.look.demo").joinpath("run.tar.gz").read_bytes()) < 300_000
     with RunReader(demo) as reader:
         assert reader.summary.status == "done" and len(list(reader.iterations)) == 8
@@ -44,7 +44,7 @@ def test_a_reader_begins_at_a_failure_with_blame(demo):
     assert "ranks by correct" in client.get("/runs/demo/coach").text
 
 
-def test_it_is_never_written_over(demo):
+def test_demo_never_overwrites_a_folder(demo):
     with pytest.raises(RunError, match="is there already"):
         unpack_demo(demo.parent)
 
@@ -61,7 +61,7 @@ def test_the_command_shows_the_page_whose_address_it_says(tmp_path):
     assert server.returncode == 130
 
 
-def test_it_can_be_kept(tmp_path, capsys):
+def test_demo_to_keeps_the_run_in_a_folder(tmp_path, capsys):
     assert main(["demo", "--to", str(tmp_path)]) == 0
     assert f"mappa view {tmp_path / 'demo'}" in capsys.readouterr().out
     assert main(["report", str(tmp_path / "demo")]) == 0

@@ -11,24 +11,18 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
-from mappa.cli.progress import format_share
-from mappa.cli.result_tables import show_evaluation
-from mappa.cli.run_result import show_run_result
+from mappa import Run
+from mappa.cli import main
+from mappa.commands import show_evaluation
 from mappa.look.view.drift import read_drift
 from mappa.look.view.report import build_gap_charts, write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunReader
 from mappa.statistics import Interval
-from mappa.store.summary import read_summary
-from mappa.testing import ScriptedEngine
-from mappa.training.run import Run
+from mappa.testing import ScriptedEngine, load_plugins
+from mappa_core import Coach, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
 from mappa_core.coach import Alarm, DriftReport, Gap
-from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load_plugins
-from mappa_core.protocols import Coach, TaskSource, Workflow
-from mappa_core.records import Message, Role, Task, Verdict
 
 FAVOUR = 1.2
 RECIPE = """
@@ -212,13 +206,13 @@ def test_the_report_as_json_holds_gaps_and_alarms(trained, capsys):
 
 
 def test_a_run_that_is_under_way_or_recorded_no_bounds_has_a_report_too(trained, tmp_path):
-    summary = replace(read_summary(trained.folder), status="running", eval=None)
+    summary = replace(trained.summary, status="running", eval=None)
     summary = replace(summary, seconds=replace(summary.seconds, wall=None))
     page = write_report(trained.folder, summary).read_text()
     assert "16 iterations,\nrunning</p>" in page and "Held-out" not in page
 
 
-def test_what_is_no_run_is_refused(tmp_path, capsys):
+def test_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "is not a run folder" in " ".join(capsys.readouterr().err.split())
 
@@ -237,8 +231,8 @@ def test_iterations_keep_accuracy_and_figures_by_stratum(trained):
         assert regression.figures["fair"] == regression.accuracy / 2
 
 
-def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):
-    show_run_result(Console(width=100), trained)
+def test_a_run_ends_with_every_measure_by_stratum(trained, capsys, show_result):
+    show_result(Console(width=100), trained)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "held-out correct, 9 problems in 4 clusters, 95 % intervals"
     start = lines.index("fair")
@@ -249,11 +243,11 @@ def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):
     assert lines[start + 1].endswith("+0.0 % [-40.0, +40.0]")
 
 
-def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys):
+def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys, printed_mean):
     before = trained.evaluations[0]
     show_evaluation(Console(width=100), before)
     line, header, *rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    correct, fair = format_share(before.interval), format_share(before.with_metric("fair").interval)
+    correct, fair = printed_mean(before), printed_mean(before.with_metric("fair"))
     told = f"correct {correct}, fair {fair} over 9 problems in 4 clusters"
     assert line == f"held-out after 0 iterations: {told}"
     assert header == "problems correct fair" and rows[0] == f"all 9 {correct} {fair}"

@@ -7,19 +7,19 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.view.highlights import select_highlights
 from mappa.look.view.provenance import read_provenance
 from mappa.look.view.report import write_page, write_report
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
+from mappa.runs import RunFolder, RunReader
 from mappa.store.iteration_report import CoachFigures, IterationReport, VerdictCount
-from mappa.store.summary import CoachSummary, Summary, write_summary
-from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
+from mappa.store.summary import Summary, write_summary
+from mappa_core import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
 CONFIG = "recipe: mathchat/tiny\nseed: 0  # <- the recipe\n"
-SUMMARY = Summary(plugin="p", recipe="tiny", recipe_hash="h", seed=0, status="done", coach=CoachSummary(usd=1.25))
+BLANK = Summary(plugin="p", recipe="tiny", recipe_hash="h", seed=0, status="done")
+SUMMARY = replace(BLANK, coach=replace(BLANK.coach, usd=1.25))
 
 
 def step(trajectory, position, text="wrote"):
@@ -97,7 +97,7 @@ def several(store):
     }
 
 
-def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
+def test_highlights_are_the_five_trajectories_that_the_rules_name(run):
     folder, names = run(several)
     with RunReader(folder) as reader:
         found = [
@@ -112,7 +112,7 @@ def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
     ]
 
 
-def test_a_run_with_less_to_tell_tells_less_and_none_twice(run):
+def test_highlights_of_a_short_run_are_fewer_and_distinct(run):
     folder, names = run(lambda store: [played(store, "only", [3.0], 0.0)])
     with RunReader(folder) as reader:
         assert [one.trajectory.id for one in select_highlights(reader, "correct")] == names
@@ -183,7 +183,7 @@ def test_an_audit_has_every_verdict_with_its_evidence_hash(run):
     assert "evidence hash" not in plain
     page = write_report(folder, SUMMARY, audit=True).read_text()
     with RunReader(folder) as reader:
-        verdicts = [one.verdict for one in reader.verdicts]
+        verdicts = [verdict.verdict for verdict in reader.verdicts]
     assert len(verdicts) == 12 and "12 verdicts" in page
     body = page.split("Every verdict")[1]
     assert all(body.count(verdict.question) == 1 for verdict in verdicts)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from mappa.look.view.search_index import open_index
 from mappa.look.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch, to_fts_query
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import RunError
-from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
+from mappa.runs import RunFolder, RunReader
+from mappa_core import Breach, Completion, Failure, Message, RunError, Step, Task, ToolResult, Trajectory, Verdict
 
 AGENTS = ("solver", "executor", "verifier")
 STRATA = ("sum", "product", "odd \"%_'")
@@ -378,7 +376,7 @@ def test_a_score_is_found_whichever_of_many_agents_has_it(tmp_path: Path) -> Non
     with RunFolder.create(tmp_path, "many", plugin="p", recipe="r", config="") as folder:
         for name, agents, score in (("crowd", range(201), 1.0), ("last", (999,), 4.0)):
             steps = tuple(step(name, at, "x", agent=f"agent{agent:03d}") for at, agent in enumerate(agents))
-            said = [replace(Verdict.scored(score, "so"), id=one.id, step=one.id, coach="c") for one in steps]
+            said = [replace(Verdict.scored(score, "so"), id=step.id, step=step.id, coach="c") for step in steps]
             task = Task(id=name, prompt=name)
             whole = Trajectory(id=name, task=task, sample=0, iteration=0, steps=steps, verdicts=tuple(said))
             write(folder, whole, "train")

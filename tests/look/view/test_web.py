@@ -16,13 +16,12 @@ import stores
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from mappa.cli.main import main
+from mappa.cli import main
 from mappa.look.cli.view import command
 from mappa.look.view.web.app import STATIC_FILES, create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
-from mappa_core.errors import ConfigError
+from mappa.runs import RunFolder, RunReader
+from mappa_core import ConfigError
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"
@@ -163,7 +162,12 @@ def test_a_trajectory_shows_every_word_of_it(client: TestClient, root: Path, tra
         texts += [step.reply.reasoning, *(result.stdout for result in step.results), *(b.path for b in step.breaches)]
         texts += [change.path for result in step.results for change in result.files]
     for verdict in found.verdicts:
-        texts += [verdict.reasoning, verdict.error, verdict.correction, *(one.reasoning for one in verdict.members)]
+        texts += [
+            verdict.reasoning,
+            verdict.error,
+            verdict.correction,
+            *(member.reasoning for member in verdict.members),
+        ]
     seen = [text for text in texts if text]
     assert len(seen) > 80
     for text in seen:
@@ -222,7 +226,9 @@ def test_the_overview_sets_runs_side_by_side(client: TestClient) -> None:
         ("/static/view.html", 404, "There is no such file."),
     ],
 )
-def test_what_cannot_be_shown_is_told(client: TestClient, address: str, status: int, said: str) -> None:
+def test_address_that_cannot_be_shown_is_answered_with_status_and_reason(
+    client: TestClient, address: str, status: int, said: str
+) -> None:
     answer = client.get(address)
     assert answer.status_code == status and said in answer.text
 
@@ -276,7 +282,7 @@ def test_all_that_a_page_loads_ships_with_the_package(client: TestClient, trajec
         assert not re.search(rb"(src|href|url\(|import).{0,3}https?:", answer.content)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, said in ((tmp_path, "there is no run in"), (tmp_path / "nothing", "is no folder")):
         with pytest.raises(ConfigError, match=said):
             RunFolders([path])
@@ -291,13 +297,13 @@ def test_runs_of_one_name_are_told_apart(root: Path, tmp_path: Path) -> None:
     assert sorted(folders) == ["hostile", "hostile~"] and len(set(folders.values())) == 2
 
 
-def test_what_the_viewer_needs_is_named_where_it_is_not_installed(
+def test_missing_extra_of_the_viewer_is_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "mappa.look.view.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["view", str(root)]) == 2
-    assert "pip install mappa" in capsys.readouterr().err
+    assert 'pip install "mappa[view]"' in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_an_error_with_advice(root: Path) -> None:

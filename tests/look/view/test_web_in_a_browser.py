@@ -16,8 +16,7 @@ import uvicorn
 
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
+from mappa.runs import RunFolder, RunReader
 
 pytestmark = pytest.mark.skipif(
     browser.chromium() is None and "CI" not in os.environ, reason="no Chromium is installed: make chromium"

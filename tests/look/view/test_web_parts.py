@@ -150,7 +150,7 @@ def test_a_line_keeps_its_colour_where_another_has_no_points() -> None:
     assert [(line.name, line.colour) for line in drawn.lines] == [("b", 1)]
 
 
-def test_what_is_not_to_be_seen_is_shown_by_its_number() -> None:
+def test_invisible_characters_are_shown_by_their_code_point() -> None:
     assert show_invisible("a\u202eb\x1b[0m\x00\ud800\ttab\nline") == "a‹U+202E›b‹U+001B›[0m‹U+0000›‹U+D800›\ttab\nline"
     made = template_environment().from_string("<b>{{ text }}</b>{{ [text] | join }}").render(text="<\u202e>")
     assert made == "<b>&lt;‹U+202E›&gt;</b>&lt;‹U+202E›&gt;"

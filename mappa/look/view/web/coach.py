@@ -104,7 +104,7 @@ def build_coach_page(reader: RunReader, folder: Path, request: Request) -> dict[
 
 def rank_agents(verdicts: Sequence[VerdictRow], metric: str) -> list[OutcomeRanking]:
     """Rank by agent, over the scored verdicts on trajectories that have the outcome: the live ones, or where there are
-    none those in hindsight, or those of `mappa recoach`."""
+    none those in hindsight, or those of `mappa judge`."""
     scored = [one for one in verdicts if one.verdict.score is not None and metric in one.outcome]
     phases = {one.verdict.phase for one in scored}
     counted = next((phase for phase in ("live", "after", "again") if phase in phases), None)

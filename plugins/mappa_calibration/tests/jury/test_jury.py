@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa.look.cli.coach import command
+import mappa.look.cli.coach as coach
+from mappa_calibration.jury import coach_calibrate
 from mappa_calibration.jury.anchors import Anchors, label_points
 from mappa_calibration.jury.fitting import fit_jury, weigh_members
 from mappa_calibration.jury.validation import agree_with_labels, best_members, runs_needed, validate_jury
@@ -168,7 +169,8 @@ def files(tmp_path):
 
 
 def run_command(*words):
-    return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=True)
+    command = coach_calibrate.command if words[0] == "calibrate" else coach.command.commands[words[0]]
+    return CliRunner().invoke(command, [str(word) for word in words[1:]], catch_exceptions=True)
 
 
 def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch):
@@ -205,7 +207,7 @@ def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch
     assert certified.exit_code == 0, certified.output
     (evaluation,) = json.loads(certified.stdout)["evaluations"]
     assert evaluation["runs"] == 20
-    assert evaluation["left_out"] == {"with a question that the jury was fitted on": 20}
+    assert evaluation["left_out"] == {"with a question that a coach was fitted on": 20}
     steps = next(metric for metric in evaluation["coaches"][0]["published"] if metric["name"] == "step accuracy")
     assert steps["all"] > 0.85
 

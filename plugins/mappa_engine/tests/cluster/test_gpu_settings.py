@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from mappa import Run
 from mappa.session.policies import build_policy_specs
-from mappa.training.run import Run
-from mappa_core.protocols import Machine
+from mappa_core.engine import Machine
 from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 
 SMOKE = Path(__file__).parents[4] / "tests_gpu" / "test_smoke.py"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mappa.testing import load_plugins
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, Machine, PolicySpec, TrainSection
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import load_plugins
 from mappa_engine import doctor_checks, node
 from mappa_engine.cluster import plan
 from mappa_engine.model_shape import read_shape

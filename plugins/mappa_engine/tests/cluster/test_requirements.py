@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 from mappa_engine import process_info
 from mappa_engine.cluster.requirements import REQUIRED_RELEASES, check_installed, library_problems
 from mappa_engine.process_info import installed_version

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core.engine import CorrectionSection, TrainSection
 from mappa_engine.credit.distill import Distill, DistillOptions
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.update import PolicyUpdate

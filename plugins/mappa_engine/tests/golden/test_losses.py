@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.experience import Advantages, Experience
-from mappa_core.plugins import load_plugins
+from mappa.testing import load_plugins
+from mappa_core import Advantages, Experience
+from mappa_core.engine import CorrectionSection, TrainSection
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.importance_weights import compute_importance_weights
 from mappa_engine.learning.logprob_model import Predictions

@@ -68,7 +68,7 @@ def read_evidence(run: Path, *, metric: str, agents: Sequence[str]) -> Evidence:
     if not known:
         raise RunError(
             f"{run} holds no rollouts that have a verdict with a score and a result ({metric}), so whom to change "
-            f"cannot be told; for verdicts: mappa recoach {run} {remedy}"
+            f"cannot be told; for verdicts: mappa judge {run} {remedy}"
         )
     lacks = [1.0 - _known_value(one, metric) for one in known]
     clusters = [_cluster(one) for one in known]

@@ -50,11 +50,12 @@ def command(
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Find out which fix of a team is worth making: none, a prompt, training, another model, a swap.
+    """Find out which fix of a team is worth making.
 
-    From the verdicts of RUN it estimates how much fixing each agent can gain at most. With --rollouts it tries prompts
-    (--proposer), short trainings (--train), models (--model) and swaps (--swap) on the run's held-out tasks, in a race
-    against the team as it is. KEY=VALUE changes the run's config, and adds policies to try: policies.big.kind=api.
+    It may be none, a prompt, training, another model, a swap. From the verdicts of RUN it estimates how much fixing
+    each agent can gain at most. With --rollouts it tries prompts (--proposer), short trainings (--train), models
+    (--model) and swaps (--swap) on the run's held-out tasks, in a race against the team as it is. KEY=VALUE changes the
+    run's config, and adds policies to try: policies.big.kind=api.
     """
     from mappa_gepa.advise.advice import advise
     from mappa_gepa.advise.trials import TrialOptions

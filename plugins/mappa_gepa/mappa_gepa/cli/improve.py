@@ -70,10 +70,11 @@ REFUSALS = {
 def command(
     arguments: ConfigArguments, run: Path | None, resume: Path | None, quiet: bool, as_json: bool, **chosen: Any
 ) -> None:
-    """Search for better prompts of a team with the optimiser GEPA, without changing weights.
+    """Search for better prompts of a team, without changing weights.
 
-    Tasks of the split train are parted by hash: some teach, some choose, and the others report. A proposal for an agent
-    is shown the verdicts on its own actions. KEY=VALUE changes the config, proposer.KEY=VALUE the proposer's options.
+    The optimiser is GEPA. Tasks of the split train are parted by hash: some teach, some choose, and the others report.
+    A proposal for an agent is shown the verdicts on its own actions. KEY=VALUE changes the config, proposer.KEY=VALUE
+    the proposer's options.
     """
     from mappa_gepa.improve import Watcher, improve
 

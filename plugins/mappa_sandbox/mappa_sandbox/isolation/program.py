@@ -79,7 +79,7 @@ def report_exception(error: BaseException) -> int:
         return 1
     sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
-        # An interpreter dies of the signal, so that whoever waits for it sees an interruption and no error.
+        # An interpreter dies of the signal, so that the process that waits for it sees an interruption and no error.
         finalize(0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

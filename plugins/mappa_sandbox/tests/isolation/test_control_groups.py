@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox import choose_sandbox
 from mappa_sandbox import find_control_groups as finder
 from mappa_sandbox.find_control_groups import ControlGroups, describe_limits, find_control_groups

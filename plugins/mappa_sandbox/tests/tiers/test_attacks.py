@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 
 MB = 1 << 20
 REACHES_ITS_END = (

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mappa.testing import ToolContract
-from mappa_core.protocols import Tool
+from mappa_core import Tool
 from mappa_sandbox.calculator import Calculator
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.testing import ExecutorContract

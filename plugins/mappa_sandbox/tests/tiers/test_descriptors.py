@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 
 DRAIN = """
 import os, threading, time

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 
 MB = 1 << 20
 LIMITS = ToolLimits(

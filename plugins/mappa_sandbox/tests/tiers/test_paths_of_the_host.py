@@ -1,7 +1,7 @@
 """What a program can read of how its sandbox was made: no path of the host but those that it may read anyway."""
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 
 LOOK = """
 import os

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from mappa_core.records import ToolLimits
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 

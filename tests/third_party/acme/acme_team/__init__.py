@@ -1,4 +1,4 @@
-"""A third-party plugin: one offer of every kind, four recipes and a few commands, through `mappa_core` alone."""
+"""A third-party plugin: one offer of every kind, and four recipes, through `mappa_core` alone."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,9 +6,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-import click
-
-from acme_team import commands, team
+from acme_team import team
 from mappa_core import Offer, hookimpl
 
 mappa_api = 1
@@ -119,8 +117,3 @@ def mappa_trackers() -> Iterable[Offer[Any]]:
 def mappa_recipes() -> Mapping[str, Traversable]:
     folder = files("acme_team") / "recipes"
     return {name: folder / f"{name}.yaml" for name in ("tiny", "paper", "paper-outcome", "loop")}
-
-
-@hookimpl
-def mappa_commands() -> Iterable[click.Command]:
-    return commands.ALL

@@ -9,31 +9,36 @@ import click
 from mappa_core import GuardStop, TaskError
 
 
-@click.command()
+@click.group("acme")
+def command() -> None:
+    """End in every way a command can end."""
+
+
+@command.command()
 def hello() -> None:
     """Say hello."""
     click.echo("hello from acme")
 
 
-@click.command()
+@command.command()
 def reject() -> None:
     """Meet a task file that cannot be used."""
     raise TaskError("tasks.json:3: a row has no [prompt]; add one")
 
 
-@click.command()
+@command.command()
 def guard() -> None:
     """Be stopped by a guard."""
     raise GuardStop("too many verdicts are missing (12 of 40); a checkpoint was written")
 
 
-@click.command()
+@command.command()
 def bug() -> None:
     """Have a bug."""
     raise ZeroDivisionError("a bug of acme")
 
 
-@click.command()
+@command.command()
 def wait() -> None:
     """Wait for a signal."""
     try:
@@ -41,6 +46,3 @@ def wait() -> None:
         time.sleep(60)
     finally:
         click.echo("closed")
-
-
-ALL = (hello, reject, guard, bug, wait)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from mappa_core import Offer, hookimpl
 
 if TYPE_CHECKING:
-    import click
-
     from mappa_core import Estimator, Shaper, TaskSource, Tool, Tracker, Workflow
     from mappa_core.transport import Transport
 
@@ -68,10 +66,3 @@ def mappa_trackers() -> Iterable[Offer[Tracker]]:
 @hookimpl
 def mappa_recipes() -> Mapping[str, Traversable]:
     return {"tiny": files(__name__) / "recipes" / "tiny.yaml"}
-
-
-@hookimpl
-def mappa_commands() -> Iterable[click.Command]:
-    from acme_press.commands import diary
-
-    yield diary

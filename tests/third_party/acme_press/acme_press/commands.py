@@ -12,7 +12,12 @@ from mappa.runs import RunReader
 from mappa_core import InputError
 
 
-@click.command()
+@click.group("press")
+def command() -> None:
+    """Read what the press wrote."""
+
+
+@command.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def diary(run: Path) -> None:
     """Say what the diary of RUN holds, beside what the store holds."""

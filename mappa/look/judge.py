@@ -1,4 +1,4 @@
-"""Judges a run's rollouts again with another coach and computes how the advantages would have changed.
+"""Judges the recorded actions of a run with a coach and computes how the advantages would have changed.
 
 One coach judges all agents; its verdicts are added beside the old ones, in phase `again`. In the comparison they
 replace the live verdicts, or the hindsight ones if the run learned from these alone; the weights of `coach.reward`, the
@@ -60,7 +60,7 @@ MAX_MOVERS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoachResult:
+class JudgedRun:
     """How the advantages change under another coach.
 
     Its verdicts are those in phase `again` whose id ends in `name`. They replace those of phase `stands_for`, of which
@@ -82,7 +82,7 @@ class RecoachResult:
     movers: tuple[ActionAdvantages, ...]
 
 
-async def recoach(
+async def judge_run(
     composed: ComposedConfig,
     registry: Registry,
     path: Path,
@@ -93,8 +93,8 @@ async def recoach(
     on_providers: Callable[[Sequence[Provider]], None] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
-) -> RecoachResult:
-    """Judge the rollouts of the run in `path` again. `composed` is the run's config with the new coach in its section
+) -> JudgedRun:
+    """Judge the rollouts of the run in `path`. `composed` is the run's config with the coach in its section
     `coach`.
 
     Args:
@@ -124,14 +124,14 @@ async def recoach(
         if on_start is not None:
             on_start(sum(row.steps for row in rows))
         limits = JudgingLimits(concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger)
-        recoacher = _Recoacher(judge, scenes, credit, folder, limits, on_verdict)
-        folder.store.record_event("recoach", name=recoacher.name, split=split, coach=composed.document["coach"])
+        judging = _RunJudge(judge, scenes, credit, folder, limits, on_verdict)
+        folder.store.record_event("judge", name=judging.name, split=split, coach=composed.document["coach"])
         passes = (
-            recoacher.judge_iteration(number, [reader.trajectory(row.id) for row in part])
+            judging.judge_iteration(number, [reader.trajectory(row.id) for row in part])
             for number, part in groupby(rows, key=lambda row: row.iteration)
         )
         await judge_in_turn([judge], passes)
-        return recoacher.result()
+        return judging.result()
 
 
 def _select_rows(
@@ -204,7 +204,7 @@ def _without_kl(config: RunConfig) -> tuple[RunConfig, dict[str, float]]:
     return replace(config, estimator=section), left_out
 
 
-class _Recoacher:
+class _RunJudge:
     """Judges one iteration after another, stores every verdict as it arrives, and compares the advantages."""
 
     def __init__(
@@ -261,11 +261,11 @@ class _Recoacher:
         stand_ins = (replace(verdict, phase=self._credit.stands_for) for verdict in verdicts)
         return replace(trajectory, verdicts=(*trajectory.verdicts, *stand_ins))
 
-    def result(self) -> RecoachResult:
+    def result(self) -> JudgedRun:
         actions = self._actions
         agents = tuple(agent for agent in self._stored.workflow.agents if any(one.agent == agent for one in actions))
         numbers = sorted({one.iteration for one in actions})
-        return RecoachResult(
+        return JudgedRun(
             folder=self._folder.path,
             name=self.name,
             coach=self._judge.name,

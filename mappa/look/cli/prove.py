@@ -1,4 +1,4 @@
-"""`mappa blame`: replace the blamed action of each failed play, and see whether the failure flips."""
+"""`mappa prove`: replace the blamed action of each failed play, and see whether the failure flips."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LABELS = {
 MAX_LISTED = 8
 
 
-@click.command("blame")
+@click.command("prove")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--coach", metavar="OFFER", help="Who judges; the run's own coach unless given.")
 @click.option("--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which plays.")
@@ -51,7 +51,7 @@ def command(
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Prove whom a coach blames in a run's failed plays.
+    """Prove whom a coach blames, by playing failed plays on.
 
     The coach's correction, or an action that is sampled anew, takes the place of the blamed action, and the rest is
     played live: the failure flips, or the blame is refuted. Beside it stand a random action replaced the same way, and

@@ -6,42 +6,47 @@ import json
 
 import pytest
 
-from mappa.testing import ShaperContract, TaskSourceContract, TrackerContract
-from mappa_core.credit import shapers
+from mappa.testing import ShaperContract, TaskSourceContract, TrackerContract, load_plugins
+from mappa_core import Tracker
 from mappa_core.defaults.task_sources import FileOptions, FileTasks
-from mappa_core.protocols import Tracker
+
+REGISTRY = load_plugins(only=())
+
+
+def build_shaper(name, **options):
+    return REGISTRY.build("shapers", name, REGISTRY.offer("shapers", name).options(**options))
 
 
 class TestScale(ShaperContract):
     def shaper(self):
-        return shapers.ScaleShaper(shapers.ScaleOptions())
+        return build_shaper("scale")
 
 
 class TestOutcome(ShaperContract):
     fills_missing = True
 
     def shaper(self):
-        return shapers.OutcomeShaper(shapers.OutcomeOptions())
+        return build_shaper("outcome")
 
 
 class TestOutcomeMix(ShaperContract):
     def shaper(self):
-        return shapers.OutcomeMixShaper(shapers.OutcomeMixOptions())
+        return build_shaper("outcome_mix")
 
 
 class TestDifference(ShaperContract):
     def shaper(self):
-        return shapers.DifferenceShaper(shapers.DifferenceOptions())
+        return build_shaper("difference")
 
 
 class TestReturnToGo(ShaperContract):
     def shaper(self):
-        return shapers.ReturnToGoShaper(shapers.ReturnToGoOptions(gamma=0.9))
+        return build_shaper("return_to_go", gamma=0.9)
 
 
 class TestLengthPenalty(ShaperContract):
     def shaper(self):
-        return shapers.LengthPenaltyShaper(shapers.LengthPenaltyOptions(limit=8, buffer=4))
+        return build_shaper("length_penalty", limit=8, buffer=4)
 
 
 class TestFileTasks(TaskSourceContract):

@@ -1,4 +1,4 @@
-"""`mappa blame`: what flips, what is refuted, and the tasks that are kept."""
+"""`mappa prove`: what flips, what is refuted, and the tasks that are kept."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import pytest
 from mappa.cli import main
 from mappa.look.blame_proof import _Prover, write_tasks
 from mappa.runs import RunReader
-from mappa_core import RunError, Task, Trajectory
-from mappa_core.records import Failure
+from mappa_core import Failure, RunError, Task, Trajectory
 
 
 @pytest.fixture
-def blame(trained, capsys, tmp_path):
+def prove(trained, capsys, tmp_path):
     def run(coach, *words):
         capsys.readouterr()
-        code = main(["blame", str(trained), "--coach", coach, "--quiet", "--json", f"run.root={tmp_path}", *words])
+        code = main(["prove", str(trained), "--coach", coach, "--quiet", "--json", f"run.root={tmp_path}", *words])
         printed = capsys.readouterr()
         return code, json.loads(printed.out) if code == 0 else printed.err
 
     return run
 
 
-def test_a_right_correction_flips_every_failure_and_resampling_none(blame, trained):
-    code, proven = blame("auditor")
+def test_a_right_correction_flips_every_failure_and_resampling_none(prove, trained):
+    code, proven = prove("auditor")
     assert code == 0
     with RunReader(trained) as reader:
         rows = [row for row in reader.trajectories.where(split="train") if row.status == "done"]
@@ -43,31 +42,31 @@ def test_a_right_correction_flips_every_failure_and_resampling_none(blame, train
     assert proven["beyond"]["resampled"]["mean"] == 1.0
 
 
-def test_a_wrong_blame_is_refuted(blame):
-    _, proven = blame("grump")
+def test_a_wrong_blame_is_refuted(prove):
+    _, proven = prove("grump")
     assert {one["agent"] for one in proven["proofs"]} == {"checker"}
     assert {one["flips"]["blamed"] for one in proven["proofs"]} == {False}
     assert proven["shares"]["blamed"]["mean"] == 0.0
     assert proven["tasks"] == []
 
 
-def test_plays_in_which_nobody_is_blamed_are_counted_apart(blame):
-    _, proven = blame("mild")
+def test_plays_in_which_nobody_is_blamed_are_counted_apart(prove):
+    _, proven = prove("mild")
     assert proven["proofs"] == []
     assert proven["shares"] == {}
     assert proven["left_out"] == {"nobody is blamed": proven["failed"]}
 
 
-def test_the_first_plays_are_taken_and_the_run_itself_is_not_written_to(blame, trained):
+def test_the_first_plays_are_taken_and_the_run_itself_is_not_written_to(prove, trained):
     before = (trained / "run.db").read_bytes()
-    _, proven = blame("auditor", "--limit", "2")
+    _, proven = prove("auditor", "--limit", "2")
     assert len(proven["proofs"]) == proven["failed"] == 2
     assert (trained / "run.db").read_bytes() == before
 
 
-def test_what_flipped_is_a_task_that_eval_plays(blame, tmp_path, capsys):
+def test_exported_flips_are_tasks_that_eval_plays(prove, tmp_path, capsys):
     path = tmp_path / "tasks.jsonl"
-    _, proven = blame("auditor", "--save", str(path))
+    _, proven = prove("auditor", "--save", str(path))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["id"] for row in rows] == [task["id"] for task in proven["tasks"]]
     assert all(int(row["answer"]) == 2 * int(row["prompt"]) for row in rows)
@@ -80,17 +79,17 @@ def test_what_flipped_is_a_task_that_eval_plays(blame, tmp_path, capsys):
     assert evaluated["not_finished"] == {}
 
 
-def test_it_prints_shares_and_what_to_do_next(trained, capsys, tmp_path, monkeypatch):
+def test_prove_prints_shares_and_the_next_command(trained, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(["blame", str(trained), "--coach", "auditor", "--quiet", f"run.root={tmp_path}"]) == 0
+    assert main(["prove", str(trained), "--coach", "auditor", "--quiet", f"run.root={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     assert "blamed action, corrected" in printed
     assert "a random action, replaced the same way" in printed
     assert "mappa runs show" in printed
 
 
-def test_an_unknown_coach_is_an_error_without_a_traceback(blame):
-    code, error = blame("nobody")
+def test_an_unknown_coach_is_an_error_without_a_traceback(prove):
+    code, error = prove("nobody")
     assert code == 2
     assert "nobody" in error
     assert "Traceback" not in error
@@ -99,7 +98,7 @@ def test_an_unknown_coach_is_an_error_without_a_traceback(blame):
 def test_a_run_without_failures_says_so(registry, tmp_path, capsys):
     words = [f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=1"]
     assert main(["train", "--plugin", "doubles", *words, "--quiet"]) == 0
-    assert main(["blame", str(tmp_path / "run"), "--split", "eval", "--coach", "auditor"]) == 2
+    assert main(["prove", str(tmp_path / "run"), "--split", "eval", "--coach", "auditor"]) == 2
     assert "holds no failed plays of the split eval" in capsys.readouterr().err
 
 
@@ -108,17 +107,17 @@ def test_tasks_with_files_cannot_be_saved_as_lines(tmp_path):
         write_tasks(tmp_path / "tasks.jsonl", [Task(id="t", prompt="p", files={"a.csv": "/a.csv"})])
 
 
-def test_what_is_no_run_is_an_error(registry, tmp_path, capsys):
-    assert main(["blame", str(tmp_path / "missing"), "--coach", "auditor"]) == 2
+def test_folder_that_is_no_run_is_an_error(registry, tmp_path, capsys):
+    assert main(["prove", str(tmp_path / "missing"), "--coach", "auditor"]) == 2
     assert "missing" in capsys.readouterr().err
 
 
-def test_what_was_played_is_shown_although_it_cannot_be_saved(trained, tmp_path, capsys, monkeypatch):
+def test_results_are_shown_even_if_they_cannot_be_saved(trained, tmp_path, capsys, monkeypatch):
     def fail(path, tasks):
         raise RunError(f"{path}: no space is left")
 
     monkeypatch.setattr("mappa.look.blame_proof.write_tasks", fail)
-    words = ["blame", str(trained), "--coach", "auditor", "--quiet", "--json", f"run.root={tmp_path}"]
+    words = ["prove", str(trained), "--coach", "auditor", "--quiet", "--json", f"run.root={tmp_path}"]
     assert main([*words, "--save", str(tmp_path / "tasks.jsonl")]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out)["proofs"] and "no space is left" in printed.err
@@ -148,5 +147,5 @@ def test_an_imported_run_is_refused_before_a_model_is_looked_for(tmp_path, capsy
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said, "ok": False}))
     assert main(["import", "log.jsonl", "--outcome", "ok", "--name", "mine"]) == 0
     monkeypatch.setattr("mappa.look.blame_proof.open_session", None)
-    assert main(["blame", "runs/mine", "--coach", "evidence"]) == 2
+    assert main(["prove", "runs/mine", "--coach", "evidence"]) == 2
     assert "runs/mine was imported, so nothing can be played on" in capsys.readouterr().err

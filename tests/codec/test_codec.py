@@ -15,11 +15,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core import records
+from mappa_core import Completion, Message, Step, Task, Verdict, records
 from mappa_core.codec import INLINE_TEXT, check_record, content_address, from_json, pack, to_json, unpack
-from mappa_core.records import Completion, Message, Step, Task, Verdict
 
 RECORDS = [value for value in vars(records).values() if dataclasses.is_dataclass(value)]
+
+
+@pytest.fixture
+def long_step() -> Step:
+    """A step with a long text and long arrays."""
+    random, text = np.random.default_rng(0), "I add them. " * 40
+    completion = Completion(
+        text=text,
+        prompt_tokens=random.integers(0, 9999, 600, dtype=np.int32),
+        tokens=random.integers(0, 9999, 200, dtype=np.int32),
+        logprobs=-random.random(200, dtype=np.float32),
+        finish="stop",
+    )
+    reply = Message(role="assistant", content=text)
+    return Step(
+        id="t0/0", agent="solver", turn=0, position=0, policy="default", messages=(), reply=reply, completion=completion
+    )
+
 
 TEXT = st.one_of(
     st.text(st.characters(exclude_categories=()), max_size=20),
@@ -135,13 +152,13 @@ def test_json_is_plain_where_json_can_say_it() -> None:
     }
 
 
-def test_long_texts_and_arrays_leave_the_packed_text(make_step: Any) -> None:
+def test_long_texts_and_arrays_leave_the_packed_text(long_step: Step) -> None:
     blobs: dict[str, bytes] = {}
-    packed = pack(make_step(), blobs.__setitem__)
+    packed = pack(long_step, blobs.__setitem__)
     texts = {blob.decode() for blob in blobs.values() if b"add them" in blob}
     assert texts == {"I add them. " * 40}
     assert b"add them" not in packed
-    assert make_step().completion.prompt_tokens.tobytes() in blobs.values()
+    assert long_step.completion.prompt_tokens.tobytes() in blobs.values()
 
 
 def test_numbers_of_numpy_in_a_mapping_become_numbers() -> None:
@@ -176,9 +193,9 @@ def test_a_strided_array_is_stored_by_its_values() -> None:
     assert restored.tokens.tolist() == [0, 2, 4, 6, 8]
 
 
-def test_packed_text_without_its_blobs_is_refused(make_step: Any) -> None:
+def test_packed_text_without_its_blobs_is_refused(long_step: Step) -> None:
     with pytest.raises(msgspec.DecodeError, match="not self-contained"):
-        from_json(Step, pack(make_step(), lambda where, data: None))
+        from_json(Step, pack(long_step, lambda where, data: None))
 
 
 @pytest.mark.parametrize("text", ['"@"', '"@nonsense"'])

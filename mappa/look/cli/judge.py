@@ -1,4 +1,4 @@
-"""`mappa recoach`: judge a run with another coach, and compare the advantages."""
+"""`mappa judge`: judge the recorded actions of a run with a coach, and compare the advantages."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rich.table import Table
 
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo
+from mappa.cli.formats import format_or_dash, format_percent
 from mappa.cli.options import load_registry
-from mappa.cli.progress import format_or_dash, format_percent
 from mappa.config.compose import restore
 from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
 
 if TYPE_CHECKING:
     from mappa.look.advantage_comparison import ActionAdvantages, AdvantageComparison
-    from mappa.look.recoach import RecoachResult
+    from mappa.look.judge import JudgedRun
 
 
-@click.command("recoach")
+@click.command("judge")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--coach", metavar="OFFER", required=True, help="Who judges; the run's own coach keeps its options.")
 @click.option("--iteration", metavar="N", type=click.IntRange(0), help="Only rollouts of this iteration, from 0.")
@@ -47,20 +47,21 @@ def command(
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Judge a run's rollouts again, and show how the advantages would have changed.
+    """Judge the recorded actions of a run with a coach; trains nothing.
 
-    KEY=VALUE are options of the coach; coach.KEY=VALUE changes the run's section `coach` for it, as in
-    coach.spend_usd=5. The verdicts are added to run.db beside the old ones, in phase `again`; nothing is trained.
+    The verdicts are added to run.db beside the run's own, in phase `again`. Where the run learned from verdicts, it
+    shows how the advantages would have changed. KEY=VALUE are options of the coach; coach.KEY=VALUE changes the run's
+    section `coach` for it, as in coach.spend_usd=5.
     """
-    from mappa.look.recoach import recoach
+    from mappa.look.judge import judge_run
 
     registry = load_registry()
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
     composed = restore(registry, run, (f"coach.use={json.dumps(coach)}", *own))
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=quiet or as_json) as bar:
-        recoached = asyncio.run(
-            recoach(
+        judged = asyncio.run(
+            judge_run(
                 composed,
                 registry,
                 run,
@@ -73,19 +74,19 @@ def command(
             )
         )
     if as_json:
-        echo(recoach_json(recoached))
+        echo(judged_json(judged))
     else:
-        show_recoach(Console(), recoached)
-    check_answered([recoached.counts])
+        show_judged(Console(), judged)
+    check_answered([judged.counts])
 
 
-def recoach_json(recoached: RecoachResult) -> str:
+def judged_json(judged: JudgedRun) -> str:
     """Encode the changes as one JSON object; shares are 0-1, unknown values null."""
-    document: dict[str, Any] = msgspec.to_builtins(recoached, enc_hook=str)
+    document: dict[str, Any] = msgspec.to_builtins(judged, enc_hook=str)
     document |= {
-        "overall": _change(recoached.overall),
-        "by_agent": {agent: _change(change) for agent, change in recoached.by_agent.items()},
-        "by_iteration": {str(iteration): _change(change) for iteration, change in recoached.by_iteration.items()},
+        "overall": _change(judged.overall),
+        "by_agent": {agent: _change(change) for agent, change in judged.by_agent.items()},
+        "by_iteration": {str(iteration): _change(change) for iteration, change in judged.by_iteration.items()},
     }
     return msgspec.json.encode(document).decode()
 
@@ -94,52 +95,52 @@ def _change(change: AdvantageComparison) -> Mapping[str, Any]:
     return {**msgspec.to_builtins(change), "flip_share": change.flip_share}
 
 
-def show_recoach(console: Console, recoached: RecoachResult) -> None:
+def show_judged(console: Console, judged: JudgedRun) -> None:
     """Print the changes of advantages: by agent, by iteration, and the actions with the largest changes."""
-    _show_verdicts(console, recoached)
-    if not recoached.overall.actions:
+    _show_verdicts(console, judged)
+    if not judged.overall.actions:
         console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
-        console.print(f"next     mappa observe {recoached.folder}", soft_wrap=True, highlight=False)
+        console.print(f"next     mappa observe {judged.folder}", soft_wrap=True, highlight=False)
         return
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
-    console.print(_changes("agent", {"all": recoached.overall, **recoached.by_agent}))
-    if len(recoached.by_iteration) > 1:
-        console.print(_changes("iteration", {str(iteration): one for iteration, one in recoached.by_iteration.items()}))
-    if not recoached.movers:
+    console.print(_changes("agent", {"all": judged.overall, **judged.by_agent}))
+    if len(judged.by_iteration) > 1:
+        console.print(_changes("iteration", {str(iteration): one for iteration, one in judged.by_iteration.items()}))
+    if not judged.movers:
         console.print("no advantage moved")
         return
     console.print("\n[bold]biggest movers[/]")
-    for one in recoached.movers:
+    for one in judged.movers:
         _show_mover(console, one)
-    console.print(f"next     mappa runs trace {recoached.folder} TRAJECTORY", soft_wrap=True, highlight=False)
+    console.print(f"next     mappa runs trace {judged.folder} TRAJECTORY", soft_wrap=True, highlight=False)
 
 
-def _show_verdicts(console: Console, recoached: RecoachResult) -> None:
-    counts = recoached.counts
-    cost = "; their cost is unknown" if recoached.usd is None else f" for ${recoached.usd:.4f}" if recoached.usd else ""
+def _show_verdicts(console: Console, judged: JudgedRun) -> None:
+    counts = judged.counts
+    cost = "; their cost is unknown" if judged.usd is None else f" for ${judged.usd:.4f}" if judged.usd else ""
     replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
     console.print(
-        f"{recoached.coach}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, {counts.abstained:,} abstained, "
+        f"{judged.coach}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, {counts.abstained:,} abstained, "
         f"{counts.failed:,} failed){replayed}{cost}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
-    for line in _terms_of_comparison(recoached) if recoached.overall.actions else ():
+    for line in _terms_of_comparison(judged) if judged.overall.actions else ():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     show_reasons(console, counts)
 
 
-def _terms_of_comparison(recoached: RecoachResult) -> list[str]:
+def _terms_of_comparison(judged: JudgedRun) -> list[str]:
     """What the new verdicts stand for, and what the comparison leaves out."""
     lines = [
-        f"added in phase `again`, with ids that end in {recoached.name}; below they stand in for the "
-        f"{recoached.stands_for} ones",
+        f"added in phase `again`, with ids that end in {judged.name}; below they stand in for the "
+        f"{judged.stands_for} ones",
         *(
             f"{key} was {coefficient:g} and is 0 here: log-probabilities of the reference are not kept"
-            for key, coefficient in recoached.kl_left_out.items()
+            for key, coefficient in judged.kl_left_out.items()
         ),
     ]
-    if recoached.corrected:
-        lines.append(f"{recoached.corrected:,} of the old scores were corrected for bias; the new ones are not")
+    if judged.corrected:
+        lines.append(f"{judged.corrected:,} of the old scores were corrected for bias; the new ones are not")
     return lines
 
 

@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mappa.config.compose import restore
-from mappa.look.recoach import recoach
-from mappa.runs import RunReader
-from mappa.store.folder import CONFIG, RunFolder
-from mappa.store.writer import Store
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.records import Task
+from mappa.look.judge import judge_run
+from mappa.runs import RunFolder, RunReader
+from mappa.sessions import restore
+from mappa_core import ConfigError, RunError, Task
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
 
@@ -22,7 +19,7 @@ def again(registry):
     """Judge a run again with its config changed by words."""
 
     async def judge(run, *words, **asked):
-        return await recoach(restore(registry, run / CONFIG, words), registry, run, **asked)
+        return await judge_run(restore(registry, run / "config.yaml", words), registry, run, **asked)
 
     return judge
 
@@ -35,15 +32,15 @@ def whole(run, split="train"):
 def advantages(trajectories, phase):
     """By step, what REINFORCE with a mean baseline makes of the verdicts of a phase, in plain arithmetic."""
     found = {}
-    for iteration in {one.iteration for one in trajectories}:
+    for iteration in {trajectory.iteration for trajectory in trajectories}:
         for agent in ("doubler", "checker"):
             rewards = {
                 step.id: verdict.score / 10
-                for one in trajectories
-                if one.iteration == iteration
-                for step in one.steps
+                for trajectory in trajectories
+                if trajectory.iteration == iteration
+                for step in trajectory.steps
                 if step.agent == agent
-                for verdict in one.verdicts
+                for verdict in trajectory.verdicts
                 if (verdict.step, verdict.phase) == (step.id, phase) and verdict.score is not None
             }
             mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
@@ -65,7 +62,7 @@ async def test_verdicts_are_added_beside_the_old_ones(run, again):
         assert all(verdict.id == f"{verdict.step}/strict/again/{result.name}" for verdict in new)
         assert all(new.score == 10 - old.score for old, new in zip(old, new, strict=True))
     with RunReader(run) as reader:
-        (event,) = reader.events("recoach")
+        (event,) = reader.events("judge")
     assert event.body["name"] == result.name
     assert (event.body["coach"]["use"], event.body["coach"]["options"]) == ("strict", {"right": 0.0, "wrong": 10.0})
 
@@ -83,7 +80,7 @@ async def test_a_run_that_is_being_written_is_left_alone(run, again):
     assert not any(verdict.phase == "again" for one in whole(run) for verdict in one.verdicts)
 
 
-async def test_what_the_run_looked_at_is_what_the_coach_looks_at(run, again, registry, monkeypatch):
+async def test_coach_is_shown_the_truth_and_phase_of_the_runs_own_coach(run, again, registry, monkeypatch):
     seen = []
     build = type(registry).build
 
@@ -128,7 +125,7 @@ async def test_advantages_are_those_of_plain_arithmetic(run, again):
     before, after = advantages(trajectories, "live"), advantages(trajectories, "again")
     moved = {step: abs(after[step] - before[step]) for step in before}
     furthest = sorted(moved.values(), reverse=True)[:10]
-    assert [one.shift for one in result.movers] == pytest.approx(furthest, abs=1e-6)
+    assert [mover.shift for mover in result.movers] == pytest.approx(furthest, abs=1e-6)
     for one in result.movers:
         assert (one.before, one.after) == pytest.approx((before[one.step], after[one.step]), abs=1e-6)
         assert one.step.startswith(one.trajectory)
@@ -151,7 +148,7 @@ async def test_a_failed_verdict_takes_the_place_of_a_score_and_is_no_score(run, 
     assert result.overall.missing_before == result.overall.missing_after == 0
 
 
-async def test_one_iteration_and_a_limit(run, again):
+async def test_judge_is_limited_to_an_iteration_and_a_number_of_trajectories(run, again):
     result = await again(run, iteration=1)
     assert result.by_iteration.keys() == {1}
     judged = [one for one in whole(run) if any(verdict.phase == "again" for verdict in one.verdicts)]
@@ -187,7 +184,7 @@ async def test_old_scores_that_were_corrected_for_bias_are_told_of(run, again):
         folder.store.record_verdict(replace(old, id=f"{old.id}/corrected", score=7.0, raw_score=old.score))
     result = await again(run)
     assert result.corrected == 1
-    assert [one.step for one in result.movers if one.step == old.step] == [old.step]
+    assert [mover.step for mover in result.movers if mover.step == old.step] == [old.step]
 
 
 async def test_a_run_that_learned_from_hindsight_is_judged_in_hindsight(make_run, again):
@@ -209,11 +206,11 @@ async def test_a_rollout_that_never_ended_is_no_rollout_yet(run, again):
     assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
 
 
-async def test_a_full_disk_ends_it_with_one_message(run, again, monkeypatch):
+async def test_full_disk_ends_judge_with_one_error(run, again, monkeypatch, store_class):
     def full(self, verdict):
         raise RunError("run.db: there is no space left")
 
-    monkeypatch.setattr(Store, "record_verdict", full)
+    monkeypatch.setattr(store_class, "record_verdict", full)
     with pytest.raises(RunError, match="no space left"):
         await again(run)
 
@@ -248,7 +245,7 @@ async def test_where_no_policy_learns_there_are_verdicts_and_nothing_to_compare(
 PAID = ("coach.use=paid", "coach.options.model=dear-1")
 
 
-async def test_nothing_is_paid_twice(run, again):
+async def test_repeated_judge_makes_no_call_twice(run, again):
     told = []
     first = await again(run, *PAID, on_providers=told.extend)
     second = await again(run, *PAID)

@@ -1,0 +1,45 @@
+"""What shows an evaluation: rooms above this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from mappa.cli import formats, result_tables
+from mappa.runs import Evaluation
+from mappa.store.summary import EvalSummary, Summary
+from mappa.training.summary import build_summary
+
+
+@pytest.fixture
+def evaluation_line() -> Callable[[Evaluation], str]:
+    """What progress prints of an evaluation."""
+    return result_tables.evaluation_line
+
+
+@pytest.fixture
+def printed_counts() -> Callable[[Evaluation], list[str]]:
+    """The column of a table that counts the problems."""
+    return lambda evaluation: [*result_tables.evaluation_table(evaluation).columns[1].cells]
+
+
+@pytest.fixture
+def summary_of() -> Callable[[Sequence[Evaluation]], EvalSummary]:
+    """What the summary of a run that has not trained says of its evaluations."""
+    blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
+    untrained = SimpleNamespace(iterations=list)
+    return lambda evaluations: build_summary(blank, untrained, evaluations).eval
+
+
+@pytest.fixture
+def evaluation_json():
+    """An evaluation as commands print it with `--json`."""
+    return result_tables.evaluation_json
+
+
+@pytest.fixture
+def format_problem_count():
+    """How many problems there are, in words."""
+    return formats.format_problem_count
