@@ -115,6 +115,7 @@ class _Packer:
         return f"@float:{value}"
 
     def text(self, value: str) -> str:
+        # As a blob in any case of a long text, also of one that UTF-8 lacks: `_text_blob` lets surrogates pass.
         if self.keep is not None and len(value) > INLINE_TEXT:
             where, data = _text_blob(value)
             self.keep(where, data)
@@ -127,6 +128,7 @@ class _Packer:
 
     def array(self, value: Any) -> Any:
         kind, data = value.dtype.str, value.tobytes()
+        # In parts of a fixed size: a prompt that begins with the one before shares all parts but the last.
         if self.keep is None or len(data) <= INLINE_ARRAY:
             return f"@{kind}={b64encode(data).decode()}"
         parts = [data[start : start + ARRAY_PART] for start in range(0, len(data), ARRAY_PART)]

@@ -39,20 +39,32 @@ class NamedCoach:
         try:
             with ledger.enforce_cap():
                 async with work_deadline(timeout_s):
-                    shown = scenes if show is None else [await show(one) for one in scenes]
-                    given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
-            given = [check_record(Verdict, one, "the coach") for one in given or ()]
-            if len(given) != len(scenes):
-                raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
+                    verdicts = await self._verdicts(scenes, review=review, show=show)
         except TimeoutError:
-            given = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
+            verdicts = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
         except Exception as error:  # noqa: BLE001 - the boundary of coaches
-            given = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
-        for verdict in given:
+            verdicts = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
+        for verdict in verdicts:
+            # What was replayed was paid for when it was recorded.
             if not verdict.replayed:
                 ledger.add(verdict.usage)
+        # Of the request, also where it judged several actions.
         seconds = time.perf_counter() - started
         return [
             replace(verdict, step=scene.step.id, coach=self.name, seconds=seconds)
-            for verdict, scene in zip(given, scenes, strict=True)
+            for verdict, scene in zip(verdicts, scenes, strict=True)
         ]
+
+    async def _verdicts(
+        self, scenes: Sequence[Scene], *, review: bool, show: Callable[[Scene], Awaitable[Scene]] | None
+    ) -> list[Verdict]:
+        shown = scenes if show is None else [await show(scene) for scene in scenes]
+        given: Sequence[Verdict] | None
+        if review:
+            given = await self.coach.review(shown)
+        else:
+            given = [await self.coach.score(scene) for scene in shown]
+        verdicts = [check_record(Verdict, verdict, "the coach") for verdict in given or ()]
+        if len(verdicts) != len(scenes):
+            raise TypeError(f"the coach gave {len(verdicts)} verdicts on {len(scenes)} actions")
+        return verdicts

@@ -69,7 +69,8 @@ class EngineContract:
             assert bool((logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
             ends = [span.end for span in completion.versions]
             assert [span.start for span in completion.versions] == [0, *ends[:-1]] and ends[-1] == len(tokens)
-            assert completion.finish == ("length" if len(tokens) == SAMPLING.max_tokens else "stop") or completion.text
+            is_full = len(tokens) == SAMPLING.max_tokens
+            assert completion.finish == ("length" if is_full else "stop") or completion.text
 
     async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: EngineOpener) -> None:
         """`encode` returns tokens with a stop token, or None. Tokenize what looks like a control token as text."""
@@ -149,9 +150,9 @@ class EngineContract:
         experience = await _experience(engine, rewards=(1.0, None))
         rewarded = experience.token_weight > 0
         wild, none = (_advantages(np.where(rewarded, experience.row_of_token + 1.0, untold)) for untold in (1e3, 0.0))
-        _, one = await self._updated(engine, experience, wild, 0.0)
-        _, two = await self._updated(await opened(), experience, none, 0.0)
-        assert np.abs(one - two).max() <= self.tolerance
+        _, after_wild = await self._updated(engine, experience, wild, 0.0)
+        _, after_none = await self._updated(await opened(), experience, none, 0.0)
+        assert np.abs(after_wild - after_none).max() <= self.tolerance
 
     async def test_a_checkpoint_brings_everything_back(self, opened: EngineOpener, tmp_path: Path) -> None:
         """A new engine that loads a checkpoint has the same weights, optimiser state and version: save all of them."""

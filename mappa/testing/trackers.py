@@ -53,12 +53,17 @@ class TrackerContract:
 
     def test_concurrent_runs_do_not_mix(self, run: TrackedRun) -> None:
         """A sweep has several runs in one process. Keep all state on the tracker, none in globals."""
-        other = replace(run, id="f0" * 16, name="other", folder=run.folder.parent / "other")
-        other.folder.mkdir()
-        one, two = self.tracker(), self.tracker()
-        with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-            waiting = [first.submit(_log_run, one, run), second.submit(_log_run, two, other)]
-            waiting += [first.submit(one.close, "done"), second.submit(two.close, "done")]
+        other_run = replace(run, id="f0" * 16, name="other", folder=run.folder.parent / "other")
+        other_run.folder.mkdir()
+        first, second = self.tracker(), self.tracker()
+        # A thread each, as every tracker of a run has.
+        with ThreadPoolExecutor(1) as first_thread, ThreadPoolExecutor(1) as second_thread:
+            waiting = [
+                first_thread.submit(_log_run, first, run),
+                second_thread.submit(_log_run, second, other_run),
+                first_thread.submit(first.close, "done"),
+                second_thread.submit(second.close, "done"),
+            ]
             for call in waiting:
                 call.result()
 

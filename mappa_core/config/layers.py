@@ -40,8 +40,11 @@ class SettingsNode:
         for part in key.split("."):
             if node is None:
                 return None
-            inside = dict(enumerate(node.content)) if isinstance(node.content, tuple) else None
-            node = node.fields.get(part) if inside is None else inside.get(int(part)) if part.isdecimal() else None
+            if isinstance(node.content, tuple):
+                items = dict(enumerate(node.content))
+                node = items.get(int(part)) if part.isdecimal() else None
+            else:
+                node = node.fields.get(part)
         return node
 
     def with_origins(self, origins: Mapping[str, str]) -> SettingsNode:
@@ -69,7 +72,8 @@ def merge(low: SettingsNode, high: SettingsNode, *, keep_options: bool = False) 
         return high
     fields = dict(low.content)
     chosen = high.content.get("use")
-    if not keep_options and chosen and "use" in fields and fields["use"].content != chosen.content:
+    chooses_another = chosen is not None and "use" in fields and fields["use"].content != chosen.content
+    if chooses_another and not keep_options:
         fields.pop("options", None)
     for name, child in high.content.items():
         fields[name] = merge(fields[name], child, keep_options=keep_options) if name in fields else child

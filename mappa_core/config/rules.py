@@ -50,12 +50,16 @@ def check_options(options: object, tree: SettingsNode, place: str) -> None:
     """Call `check` of an options dataclass and of those in it, where they have one; numbers must be finite unless the
     default is not. To an error that begins with `FIELD:` the key below `place` and the origin in `tree` are added."""
     names = {field.name: field for field in fields(options)}  # type: ignore[arg-type]  # a dataclass
+    # A default may be infinite, as that of a limit that is off.
     given = tuple(name for name, field in names.items() if getattr(options, name) != field.default)
+    are_finite = ValueRule(given, lambda value: not isinstance(value, float) or math.isfinite(value), "finite")
     try:
-        check_fields(options, ValueRule(given, lambda one: not isinstance(one, float) or math.isfinite(one), "finite"))
-        if callable(check := getattr(options, "check", None)):
+        check_fields(options, are_finite)
+        check = getattr(options, "check", None)
+        if callable(check):
             check()
     except ConfigError as error:
+        # The option knows its field alone; where it stands in the config is known here.
         name = str(error).partition(":")[0]
         if name not in names:
             raise ConfigError(f"{place}: {error}") from error

@@ -82,7 +82,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _decode(path: Path, content: bytes) -> str:
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")  # Spreadsheets begin their files with a mark of UTF-8.
     except UnicodeDecodeError as error:
         byte = content[error.start]
         raise TaskError(f"{path}: byte {error.start} (0x{byte:02x}) is not UTF-8; save the file as UTF-8") from None
@@ -95,7 +95,8 @@ def _is_json_lines(text: str) -> bool:
     try:
         json.loads(first)
     except json.JSONDecodeError:
-        return rest.lstrip().startswith("{")  # a list of objects never does; so report the broken line
+        # One object over several lines goes on with a key; a second object says that this line is broken.
+        return rest.lstrip().startswith("{")
     return True
 
 
@@ -119,6 +120,7 @@ def _parse_json(path: Path, text: str) -> Rows:
 
 def _line_of_element(text: str, index: int) -> int:
     """Line number on which element `index` of the JSON list `text` begins."""
+    # Parsed again, as the parser of a whole list does not say where its elements stand; only for a message.
     decoder, position = json.JSONDecoder(), text.index("[")
     for element in range(index + 1):
         position += 1  # past the bracket or the comma
@@ -155,7 +157,8 @@ def _parse_csv(path: Path, text: str) -> Rows:
     rows, lines = [], []
     try:
         for row in reader:
-            if None in row or None in row.values():  # too many, too few
+            # Of too many cells the rest stands under the key None, of too few the missing ones are None.
+            if None in row or None in row.values():
                 raise TaskError(f"{path}, line {reader.line_num}: not as many cells as the first line names columns")
             rows.append({column: cell or None for column, cell in row.items()})
             lines.append(reader.line_num)

@@ -88,7 +88,8 @@ def build_tasks(rows: Rows, columns: TaskColumns, source: str) -> tuple[Task, ..
             task = _task(row, columns, f"{source}-{index + 1}")
         except _BadRow as error:
             raise TaskError(f"{rows.place(index)}: {error}") from None
-        if (first := index_by_id.setdefault(task.id, index)) != index:
+        first = index_by_id.setdefault(task.id, index)
+        if first != index:
             raise TaskError(f"{rows.place(index)}: the id {task.id!r} is already that of {rows.place(first)}")
         tasks.append(task)
     return tuple(tasks)

@@ -71,13 +71,14 @@ class DriftReport:
     @classmethod
     def merge(cls, reports: Iterable[DriftReport | None]) -> DriftReport:
         """Merge the reports of several coaches; None is that of a coach that reports nothing."""
-        found = [one for one in reports if one is not None]
+        given = [report for report in reports if report is not None]
+        pauses = [report.pause for report in given if report.pause is not None]
         return cls(
-            gaps=tuple(gap for one in found for gap in one.gaps),
-            lengths=tuple(gap for one in found for gap in one.lengths),
-            alarms=tuple(alarm for one in found for alarm in one.alarms),
-            notes=tuple(note for one in found for note in one.notes),
-            pause="\n".join(one.pause for one in found if one.pause is not None) or None,
+            gaps=tuple(gap for report in given for gap in report.gaps),
+            lengths=tuple(gap for report in given for gap in report.lengths),
+            alarms=tuple(alarm for report in given for alarm in report.alarms),
+            notes=tuple(note for report in given for note in report.notes),
+            pause="\n".join(pauses) or None,
         )
 
     def metrics(self) -> dict[str, float | None]:
