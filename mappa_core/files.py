@@ -57,6 +57,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
+        # The new name is on the disk only when its folder is synced.
         fsync_path(path.parent)
 
 

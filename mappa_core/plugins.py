@@ -129,7 +129,7 @@ class Registry:
         package = self.package_to_install(kind, name)
         install = f' It comes with {package}: pip install "{package}".'
         hint = install if package else did_you_mean(name, self.names(kind))
-        broken = (f" It may be offered by a plugin that did not load: {one}." for one in self.broken.values())
+        broken = (f" It may be offered by a plugin that did not load: {plugin}." for plugin in self.broken.values())
         raise PluginError(f"no {KIND_NAMES[kind]} is called {name!r}.{hint}{''.join(broken)}")
 
     def build(self, kind: OfferKind, name: str, options: object | None = None) -> Any:

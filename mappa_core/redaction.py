@@ -17,7 +17,9 @@ _masks: dict[str, str] = {}
 def keep_secret(name: str, value: str) -> None:
     """Mask `value` as `[name]` from now on, unless it has fewer than eight characters: a placeholder such as `none`."""
     if len(value) >= 8:
-        _masks.update(dict.fromkeys((value, quote(value, safe=""), repr(value)[1:-1]), f"[{name}]"))
+        # Also as it stands in a URL, and as Python quotes it in a message.
+        forms = (value, quote(value, safe=""), repr(value)[1:-1])
+        _masks.update(dict.fromkeys(forms, f"[{name}]"))
 
 
 def keep_environment() -> None:
@@ -28,6 +30,7 @@ def keep_environment() -> None:
 
 def redact(text: str) -> str:
     """Return `text` with every known key masked, also where it is percent-encoded or quoted."""
+    # A copy: a tracker's thread may keep a secret meanwhile.
     for form, mask in tuple(_masks.items()):
         text = text.replace(form, mask)
     return text
@@ -46,6 +49,7 @@ def format_error(error: BaseException) -> str:
 def describe_error(error: BaseException, *expected: type[BaseException]) -> str:
     """Return type and message, redacted, and the last three lines of code that it was raised through, unless its type
     is `expected`: `KeyError: 'points' (my_coach.py:41, parse.py:12)`. The catching function is not one of them."""
+    # The first frame is that of the catching function.
     frames = [] if isinstance(error, expected) else traceback.extract_tb(error.__traceback__)[1:][-3:]
     where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return redact(f"{type(error).__name__}: {error}" + (f" ({where})" if where else ""))

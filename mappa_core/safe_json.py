@@ -28,24 +28,36 @@ def parse_untrusted_json(text: str, *, max_characters: int = MAX_CHARACTERS) -> 
         raise ValueError(f"it is no JSON: {what} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    # Level by level, without recursion: Python's own limit lies far above MAX_DEPTH, and other readers' may not.
     level = [value]
     for _ in range(MAX_DEPTH):
-        if any(isinstance(one, str) and _SURROGATE.search(one) for one in level):
+        if any(isinstance(item, str) and _SURROGATE.search(item) for item in level):
             raise ValueError("it holds half a character (an unpaired surrogate)")
-        groups = [[*one, *one.values()] if isinstance(one, dict) else one for one in level]
-        level = [inner for group in groups if isinstance(group, list) for inner in group]
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += [*item, *item.values()]
+            elif isinstance(item, list):
+                below += item
+        level = below
     if level:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
+    # Parsers differ in which of the two they take, so nobody could say what was meant.
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a key occurs twice in it")
-    return found
+    return entries
 
 
 def _number(kind: type[int | float], digits: str) -> int | float:
-    if len(digits) <= MAX_DIGITS and isfinite(value := kind(digits)) and (kind is float or -(2**63) <= value < 2**63):
-        return value
+    # The length first: Python refuses whole numbers of more than 4300 digits by an error of its own.
+    if len(digits) <= MAX_DIGITS:
+        value = kind(digits)
+        is_stored = kind is float or -(2**63) <= value < 2**63
+        if isfinite(value) and is_stored:
+            return value
     raise ValueError("it holds a number that is not finite, or too large or too long")

@@ -51,6 +51,7 @@ class FolderCursor(AbstractContextManager["FolderCursor"]):
     def leave(self) -> None:
         """Return to the folder that this one was entered from. Raises OSError if this one was moved meanwhile."""
         self._move(os.open("..", _FOLDER, dir_fd=self.fd))
+        # `..` of a folder that was moved leads elsewhere, perhaps out of the root.
         if _identity(self.fd) != self._above.pop():
             raise OSError(errno.ESTALE, "a folder was moved while it was looked at")
 
@@ -89,6 +90,7 @@ def walk(root: Path) -> Iterator[Entry]:
 
 def _scan_folder(cursor: FolderCursor, prefix: str) -> Generator[Entry, None, list[Entry]]:
     """Yield the entries that are no folders; return the folders."""
+    # Read whole and closed at once, so that one descriptor is open at a time, however long the caller takes.
     with os.scandir(cursor.fd) as scanned:
         entries = list(scanned)
     folders = []
@@ -124,8 +126,9 @@ def remove_tree(root: Path) -> None:
         waiting = [_remove_files(cursor)]
         while waiting:
             if waiting[-1]:
+                name = waiting[-1].pop()
                 try:
-                    cursor.enter(name := waiting[-1].pop())
+                    cursor.enter(name)
                 except OSError:
                     continue
                 inside.append(name)

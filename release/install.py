@@ -40,7 +40,7 @@ from version import ROOT, current
 DIST = ROOT / "dist"
 LIGHT = ("config", "credit", "store", "coaching", "calls")
 """Folders of tests that need core's light dependencies alone."""
-PARTS = ("engine", "sandbox", "look", "calibration", "batch", "gateway", "gepa", "mcp")
+PARTS = ("engine", "sandbox", "calibration", "batch", "gateway", "gepa", "mcp")
 TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
 """What these tests need beside the extra `test`."""
 PYTHON = "```python\nprint(6 * 7)\n```"
@@ -127,6 +127,24 @@ def lowest(environment: Environment) -> None:
 
 
 def core(environment: Environment) -> None:
+    """Core alone: its front and families are imported, its offers load, and nothing of the application is there."""
+    environment.install("mappa-core")
+    environment.check(torch=False)
+    families = ", ".join(
+        f"mappa_core.{family}" for family in ("coach", "data", "engine", "sandbox", "transport", "workflow")
+    )
+    environment.run(
+        "python",
+        "-c",
+        f"import importlib.util as found, mappa_core, {families}\n"
+        "from mappa_core.plugins import load_plugins\n"
+        "assert all(getattr(mappa_core, name) is not None for name in mappa_core.__all__)\n"
+        "assert load_plugins().names('estimators') and found.find_spec('mappa') is None",
+    )
+    print("  front, families and offers of core alone")
+
+
+def application(environment: Environment) -> None:
     strangers = [environment.place / name for name in ("acme_doubles", "acme_numpy")]
     for folder in strangers:
         shutil.copytree(ROOT / "tests/third_party" / folder.name, folder)
@@ -148,6 +166,8 @@ def core(environment: Environment) -> None:
     if accuracy["before"]["high"] >= accuracy["after"]["low"]:
         raise SystemExit(f"a third party's engine has learned nothing: {accuracy}")
     environment.refuse('pip install "mappa-gepa"', "mappa", "advise", "runs/doubles")
+    environment.refuse('pip install "mappa[view]"', "mappa", "view", "runs")
+    environment.refuse('pip install "mappa-calibration[jury]"', "mappa", "coach", "calibrate")
     environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
     tool = "tools.python={use: python, limits: {wall_s: 5}}"
     environment.refuse('pip install "mappa-sandbox"', "mappa", "train", "--plugin", "doubles", tool)
@@ -168,7 +188,7 @@ def training(environment: Environment) -> None:
 
 def all_wheels(environment: Environment) -> None:
     install_all(environment)
-    environment.run("python", "-c", "; ".join(f"import mappa_{part}" for part in PARTS))
+    environment.run("python", "-c", "; ".join(("import mappa", *(f"import mappa_{part}" for part in PARTS))))
     environment.run("mappa", "doctor")
     with answering() as url:
         words = ("eval.problems=4", "run.root=runs", f"policies.default={json.dumps(api_policy(url))}")
@@ -256,7 +276,15 @@ def api_policy(url: str) -> dict[str, Any]:
 
 
 WAYS: Mapping[str, Callable[[Environment], None]] = MappingProxyType(
-    {"lowest": lowest, "core": core, "training": training, "all": all_wheels, "minute": minute, "pages": pages}
+    {
+        "lowest": lowest,
+        "core": core,
+        "application": application,
+        "training": training,
+        "all": all_wheels,
+        "minute": minute,
+        "pages": pages,
+    }
 )
 
 

@@ -82,7 +82,7 @@ class ComposedConfig:
     def require_installed(self) -> None:
         """Raise PluginError that lists all offers of the config that are not installed."""
         if self.missing_offers:
-            missing = "\n".join(f"{one.key}.use: {one.reason}" for one in self.missing_offers)
+            missing = "\n".join(f"{offer.key}.use: {offer.reason}" for offer in self.missing_offers)
             raise PluginError(f"recipe {self.full_name} needs what is not installed:\n{missing}")
 
 
@@ -218,12 +218,15 @@ def _resolve(registry: Registry, tree: SettingsNode, plugin: str, recipe: str) -
     config = cast(RunConfig, OmegaConf.to_object(frame))
     weights = {name: policy for name, policy in config.policies.items() if policy.kind != "api"}
     raise_missing(f"policies.{name}.model" for name, policy in weights.items() if policy.model is None)
-    missing = tuple(one for choice in iter_choices(config) for one in _resolve_choice(registry, tree, *choice))
-    if not weights:  # nothing is updated
-        missing = tuple(one for one in missing if one.kind not in ("engines", "losses"))
-    settings = copy_origins(fields_to_keys(config, msgspec.to_builtins(config, enc_hook=_encode)), tree)
+    missing = [offer for choice in iter_choices(config) for offer in _resolve_choice(registry, tree, *choice)]
+    if not weights:
+        # Nothing is updated, so neither an engine nor a loss has to be installed.
+        missing = [offer for offer in missing if offer.kind not in ("engines", "losses")]
+    plain = fields_to_keys(config, msgspec.to_builtins(config, enc_hook=_encode))
+    settings = copy_origins(plain, tree)
+    # Last, on the values with the defaults of options filled in.
     check_values(settings)
-    return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=missing)
+    return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=tuple(missing))
 
 
 def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
@@ -231,6 +234,7 @@ def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
     if "default" not in policies.fields:
         return tree
     default = policies.fields["default"]
+    # Here and not by the schema: what a policy leaves out has the origin of the default policy's value.
     filled = {name: node if node is default else merge(default, node) for name, node in policies.fields.items()}
     return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
 

@@ -40,8 +40,11 @@ class Change:
 def diff_configs(old: ComposedConfig, new: ComposedConfig) -> tuple[Change, ...]:
     """List all values that differ, in the order of the config."""
     before, after = dict(iter_leaves(old.settings)), dict(iter_leaves(new.settings))
-    pairs = ((key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after)))
-    changes = (Change(key, _value(old), _value(new), new.origin if new else "no longer set") for key, old, new in pairs)
+    changes = []
+    for key in dict.fromkeys((*before, *after)):
+        old_leaf, new_leaf = before.get(key), after.get(key)
+        origin = "no longer set" if new_leaf is None else new_leaf.origin
+        changes.append(Change(key, _value(old_leaf), _value(new_leaf), origin))
     return tuple(change for change in changes if change.old != change.new)
 
 

@@ -22,6 +22,7 @@ def validate(schema: type, node: SettingsNode, key: str = "") -> DictConfig:
     try:
         return cast(DictConfig, OmegaConf.merge(_schema_defaults(schema), _keys_to_fields(schema, node).plain))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
+        # OmegaConf says neither which layer set a value nor what there is instead: the error is looked for again.
         reason = _first_error(schema, node, key) or f"{key or 'settings'}: {error} (set by {node.origin})"
         raise ConfigError(reason) from error
 
@@ -38,7 +39,8 @@ def require_values(settings: DictConfig, key: str = "") -> None:
 
 def raise_missing(keys: Iterable[str]) -> None:
     """Raise ConfigError that lists the settings `keys` without a value, if there are any."""
-    if missing := sorted(keys):
+    missing = sorted(keys)
+    if missing:
         raise MissingSetting(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
 
 
@@ -52,10 +54,12 @@ def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
         if name not in hints:
             return f"{here}: not a setting (set by {child.origin}).{_suggest(key, name, list(hints))}"
         for inner, item, place in _sections(hints[name], child, here):
-            if problem := _first_error(inner, item, place):
+            problem = _first_error(inner, item, place)
+            if problem is not None:
                 return problem
         if not _accepts(schema, name, child):
-            if choices := _choices(hints[name]):
+            choices = _choices(hints[name])
+            if choices:
                 return f"{here}: must be one of {', '.join(choices)}, not {child.plain!r} (set by {child.origin})"
             return f"{here}: {child.plain!r} is not {_describe_type(hints[name])} (set by {child.origin})"
     return None
@@ -86,7 +90,9 @@ def _keys_to_fields(schema: type, node: SettingsNode, key: str = "") -> Settings
     if not isinstance(node.content, Mapping):
         return node
     hints, names = field_hints(schema), {setting_key(field): field.name for field in fields(schema)}
-    if hidden := node.content.keys() & (set(names.values()) - names.keys()):
+    # A field with another key, as `start` with the key `from`, is no setting under its own name.
+    hidden = node.content.keys() & (set(names.values()) - names.keys())
+    if hidden:
         raise ValueError(f"{', '.join(hidden)}: not a setting")
     inside = {
         names.get(name, name): map_section(hints.get(name), child, _join(key, name), _keys_to_fields)
@@ -152,7 +158,9 @@ def _choices(hint: Any) -> tuple[str, ...]:
     parts = [part for part in get_args(hint) if part is not NoneType]
     if get_origin(hint) is Literal:
         return tuple(str(name) for name in parts)
-    return (*_choices(parts[0]), "null") if len(parts) == 1 and get_origin(parts[0]) is Literal else ()
+    if len(parts) == 1 and get_origin(parts[0]) is Literal:
+        return (*_choices(parts[0]), "null")
+    return ()
 
 
 def _describe_type(hint: Any) -> str:

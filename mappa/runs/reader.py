@@ -48,8 +48,10 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        if not (self.folder / DATABASE_NAME).is_file() and (inside := list_run_folders(self.folder)):
-            raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
+        if not (self.folder / DATABASE_NAME).is_file():
+            inside = list_run_folders(self.folder)
+            if inside:
+                raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
         self._database = Database.open(self.folder / DATABASE_NAME, write=False)
 
     @property
@@ -63,7 +65,8 @@ class RunReader(AbstractContextManager["RunReader"]):
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """The value of every setting, by dotted key."""
-        return {key: node.plain for key, node in iter_leaves(parse_yaml(self.config, str(self.folder / CONFIG)))}
+        tree = parse_yaml(self.config, str(self.folder / CONFIG))
+        return {key: node.plain for key, node in iter_leaves(tree)}
 
     @property
     def summary(self) -> Summary | None:
@@ -78,8 +81,8 @@ class RunReader(AbstractContextManager["RunReader"]):
     @property
     def checkpoints(self) -> Mapping[int, Path]:
         """The folders of the checkpoints, by iteration; those that only a mirror holds are left out."""
-        found = Checkpoints(self.folder / CHECKPOINTS)
-        return {iteration: found.path(iteration) for iteration in found.iterations()}
+        checkpoints = Checkpoints(self.folder / CHECKPOINTS)
+        return {iteration: checkpoints.path(iteration) for iteration in checkpoints.iterations()}
 
     @property
     def trajectories(self) -> RolloutTable[TrajectoryRow]:
@@ -109,7 +112,8 @@ class RunReader(AbstractContextManager["RunReader"]):
     def _evaluations(self) -> list[EvaluationRow]:
         with self._database.damage_reported():
             rows = [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
-        return list({(one.part, one.iteration): one for one in rows}.values())
+        # Later ones replace earlier ones in place, so the order is that of the first.
+        return list({(row.part, row.iteration): row for row in rows}.values())
 
     @property
     def prompts(self) -> Mapping[str, Mapping[str, str]]:
@@ -148,13 +152,12 @@ class RunReader(AbstractContextManager["RunReader"]):
             # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
             "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC, s.position, v.number LIMIT ?"
         )
-        return [
-            VerdictRow(
-                **self._action(row[:6]), agent=row[6], position=row[7],
-                verdict=Verdict(**dict(zip(names, row[8:], strict=True))),
-            )
-            for row in self._database.rows(query, split, limit)
-        ]  # fmt: skip
+        rows = []
+        for row in self._database.rows(query, split, limit):
+            place, (agent, position), values = row[:6], row[6:8], row[8:]
+            verdict = Verdict(**dict(zip(names, values, strict=True)))
+            rows.append(VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict))
+        return rows
 
     def verdict(self, step: str, identity: str) -> Verdict:
         """One verdict. Raises RunError for an unknown id."""
@@ -220,11 +223,13 @@ class RunReader(AbstractContextManager["RunReader"]):
         """Finished held-out trajectories of an iteration without steps and verdicts, in canonical order."""
         where = "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id"
         rows = self._database.rows(f"{queries.SELECT_TRAJECTORY} {where}", iteration)
-        found = [queries.read_trajectory(self._database, row) for row in rows]
+        trajectories = [queries.read_trajectory(self._database, row) for row in rows]
         if part == "all":
-            return found
+            return trajectories
+        # Which part a task belongs to is not recorded, as it follows from its name and the share.
         share = float(self.settings["eval.selection"])
-        return [one for one in found if in_selection_split(one.task, share) == (part == "selection")]
+        is_wanted = part == "selection"
+        return [trajectory for trajectory in trajectories if in_selection_split(trajectory.task, share) == is_wanted]
 
     def counts(self, split: str | None = None, iteration: int | None = None) -> dict[TrajectoryStatus, int]:
         """Count trajectories by status; a status without any is left out. None means any, as in a table."""
@@ -246,13 +251,15 @@ class RunReader(AbstractContextManager["RunReader"]):
     @property
     def warnings(self) -> tuple[RaisedWarning, ...]:
         """Warnings of the policies' health, in order; those of an iteration that a resume repeated appear once."""
-        found = {}
+        raised = {}
         with self._database.damage_reported():
             for event in self.events("health"):
-                for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
-                    key = (event.body["iteration"], one.rule, one.policy)
-                    found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
-            return tuple(found[key] for key in sorted(found))
+                iteration = event.body["iteration"]
+                for warning in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
+                    raised[iteration, warning.rule, warning.policy] = RaisedWarning(
+                        iteration=iteration, rule=warning.rule, policy=warning.policy, text=str(warning)
+                    )
+            return tuple(raised[key] for key in sorted(raised))
 
     def close(self) -> None:
         self._database.close()

@@ -109,7 +109,7 @@ class EvaluationRow:
 
     def columns(self) -> dict[str, Any]:
         bounds = {name: self.interval and getattr(self.interval, name) for name in ("mean", "low", "high")}
-        figures = {name: one and one.mean for name, one in self.figures.items()}
+        figures = {name: interval and interval.mean for name, interval in self.figures.items()}
         return {"iteration": self.iteration, "part": self.part, "metric": self.metric, **bounds, **figures}
 
 
@@ -125,10 +125,13 @@ class RaisedWarning:
 
 def _flat(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Turns a column of mappings into one column per key, named `<column>_<key>`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in columns.items():
-        found |= {f"{name}_{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
-    return found
+        if isinstance(value, Mapping):
+            flat |= {f"{name}_{key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _count(tokens: Any, reported: int | None) -> int | None:

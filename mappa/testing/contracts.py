@@ -90,7 +90,7 @@ class WorkflowContract:
         alone = await play(self.workflow(), self.task, self.replies, tools=self.tools())
         workflow, tools = self.workflow(), self.tools()
         scripts: Sequence[Sequence[str] | ReplyScript] = (self.replies, *map(_always, NONSENSE[:2]), self.replies)
-        first, *_, last = await asyncio.gather(*(play(workflow, self.task, one, tools=tools) for one in scripts))
+        first, *_, last = await asyncio.gather(*(play(workflow, self.task, script, tools=tools) for script in scripts))
         later = await play(workflow, self.task, self.replies, tools=tools)
         same = all(_content(mixed) == _content(alone) for mixed in (first, last, later))
         assert same, "a trajectory came out otherwise beside others: no state on `self`"

@@ -47,8 +47,8 @@ class EngineContract:
         engines: list[Engine] = []
 
         async def open_engine() -> Engine:
-            for one in engines:
-                await one.close()
+            for engine in engines:
+                await engine.close()
             engines.append(self.engine())
             await engines[-1].open([PolicySpec(name=POLICY, model=self.model)], self.train, seed=0)
             return engines[-1]
@@ -61,14 +61,15 @@ class EngineContract:
     async def test_completions_have_tokens_and_log_probabilities(self, opened: EngineOpener) -> None:
         """Keep the sampled tokens, their log-probabilities and versions of weights; never tokenize the text again."""
         engine = await opened()
-        for one in await _sampled(engine):
-            assert one.tokens is not None and one.logprobs is not None and one.prompt_tokens is not None
-            assert one.tokens.dtype == np.int32 and one.logprobs.dtype == np.float32
-            assert 0 < len(one.tokens) == len(one.logprobs) <= SAMPLING.max_tokens
-            assert bool((one.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
-            ends = [span.end for span in one.versions]
-            assert [span.start for span in one.versions] == [0, *ends[:-1]] and ends[-1] == len(one.tokens)
-            assert one.finish == ("length" if len(one.tokens) == SAMPLING.max_tokens else "stop") or one.text
+        for completion in await _sampled(engine):
+            tokens, logprobs = completion.tokens, completion.logprobs
+            assert tokens is not None and logprobs is not None and completion.prompt_tokens is not None
+            assert tokens.dtype == np.int32 and logprobs.dtype == np.float32
+            assert 0 < len(tokens) == len(logprobs) <= SAMPLING.max_tokens
+            assert bool((logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
+            ends = [span.end for span in completion.versions]
+            assert [span.start for span in completion.versions] == [0, *ends[:-1]] and ends[-1] == len(tokens)
+            assert completion.finish == ("length" if len(tokens) == SAMPLING.max_tokens else "stop") or completion.text
 
     async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: EngineOpener) -> None:
         """`encode` returns tokens with a stop token, or None. Tokenize what looks like a control token as text."""
@@ -117,7 +118,7 @@ class EngineContract:
         what these left; an engine without masks refuses such runs, and skips this."""
         engine = await opened()
         completions = await _sampled(engine, replace(SAMPLING, top_p=0.8, top_k=2))
-        if any(one.mask_tokens is None for one in completions):
+        if any(completion.mask_tokens is None for completion in completions):
             pytest.skip("this engine returns no sampling masks: runs with top_p or top_k are refused")
         experience = await _experience(engine, completions=completions)
         scored = (await engine.score(experience)).old_logprobs
@@ -202,7 +203,10 @@ async def _experience(
     """Make trajectories of one action each, by default sampled now, with rewards taken from `rewards` in turn."""
     completions = completions or await _sampled(engine)
     tasks = [Task(id=f"t{at}", prompt=prompt) for at, prompt in enumerate(_PROMPTS)]
-    steps = [fake_step(f"{task.id}/0", AGENT, one, policy=POLICY) for task, one in zip(tasks, completions, strict=True)]
+    steps = [
+        fake_step(f"{task.id}/0", AGENT, completion, policy=POLICY)
+        for task, completion in zip(tasks, completions, strict=True)
+    ]
     trajectories = [
         Trajectory(id=task.id, task=task, sample=0, iteration=0, steps=(step,))
         for task, step in zip(tasks, steps, strict=True)

@@ -32,7 +32,7 @@ class ShaperContract:
                 shaped = self.shaper()(trajectory, rewards)
                 assert isinstance(shaped, tuple), f"a tuple of rewards, not {type(shaped).__name__}"
                 assert len(shaped) == len(trajectory.steps), "one reward per step of the trajectory"
-                assert all(one is None or math.isfinite(one) for one in shaped), f"missing is None: {shaped}"
+                assert all(reward is None or math.isfinite(reward) for reward in shaped), f"missing is None: {shaped}"
 
     def test_a_missing_reward_stays_missing(self) -> None:
         """Return None, never 0, without a verdict; if your formula needs no verdict, set `fills_missing = True`."""
@@ -51,10 +51,10 @@ class ShaperContract:
     def test_the_order_of_trajectories_does_not_matter(self) -> None:
         """Keep nothing on `self` between calls; state across iterations belongs in an estimator."""
         shaper, trajectories = self.shaper(), self.trajectories()
-        forward = [shaper(one, POINTS[0]) for one in trajectories]
-        backward = [shaper(one, POINTS[0]) for one in reversed(trajectories)]
+        forward = [shaper(trajectory, POINTS[0]) for trajectory in trajectories]
+        backward = [shaper(trajectory, POINTS[0]) for trajectory in reversed(trajectories)]
         assert forward == backward[::-1], "the shaper remembers: shape each trajectory by itself"
-        assert forward == [self.shaper()(one, POINTS[0]) for one in trajectories]
+        assert forward == [self.shaper()(trajectory, POINTS[0]) for trajectory in trajectories]
 
     def test_inputs_are_not_modified(self) -> None:
         """Do not modify the trajectory, its outcome or its arrays: others read them too."""

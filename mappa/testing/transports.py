@@ -176,7 +176,7 @@ class TransportContract:
                 await transport.close()
                 del transport
                 gc.collect()
-        assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
+        assert [str(warning.message) for warning in warned if warning.category is ResourceWarning] == []
 
 
 class SdkTransportContract(TransportContract):

@@ -23,6 +23,7 @@ class OwnedFolder:
         self._lock = own_folder(self.path)
 
     def close(self) -> None:
+        # The lock last: without it another process would remove the folder at the same time.
         remove_tree(self.path)
         os.close(self._lock)
 

@@ -43,14 +43,20 @@ def _native(call: ToolCall, offered: Sequence[str]) -> ToolCall:
 
 def unanswered_calls(reply: Message, answered: Sequence[ToolCall]) -> list[ToolCall]:
     """Return the calls of a reply that are not among those whose answers are recorded, which may have an `error`."""
-    known, calls = [replace(call, error=None) for call in answered], reply.tool_calls
-    return [one for at, one in enumerate(calls) if calls[:at].count(one) >= known.count(replace(one, error=None))]
+    known = [replace(call, error=None) for call in answered]
+    calls = reply.tool_calls
+    # Equal calls are counted: of three of which two were answered, the last was not.
+    return [
+        call for place, call in enumerate(calls) if calls[:place].count(call) >= known.count(replace(call, error=None))
+    ]
 
 
 def unquoted_arguments(call: ToolCall, text: str) -> dict[str, object]:
     """Return the arguments of a call that no fenced block of a text holds."""
     quoted = {block.arguments.get("code", "").strip() for block in _fenced(text, None)} - {""}
-    return {key: one for key, one in call.arguments.items() if not isinstance(one, str) or one.strip() not in quoted}
+    return {
+        key: value for key, value in call.arguments.items() if not isinstance(value, str) or value.strip() not in quoted
+    }
 
 
 def _fenced(text: str, languages: frozenset[str] | None = PYTHON_INFO) -> Iterator[ToolCall]:
@@ -66,6 +72,7 @@ def _block(token: Token, lines: Sequence[str]) -> ToolCall:
     assert token.map is not None  # the parser maps every block to its lines
     start, end = token.map
     content = [line for line in _LINE.findall(token.content) if line]
+    # With its two fences. A block that is not closed ends with the text, and has one line less.
     if end - start != len(content) + 2:
         return ToolCall(name=PYTHON, error=NOT_CLOSED)
     code = "".join(_as_written(parsed, lines[start + 1 + i]) for i, parsed in enumerate(content))
@@ -78,7 +85,8 @@ def _as_written(parsed: str, line: str) -> str:
     written = line.rstrip("\r\n")
     suffix = written[len(written) - len(body) :]
     # Only a tab that is split by a container is expanded to spaces; in that case the parser's text is right.
-    return (suffix if suffix.replace("\0", "\ufffd") == body else body) + line[len(written) :]
+    exact = suffix if suffix.replace("\0", "\ufffd") == body else body
+    return exact + line[len(written) :]
 
 
 @cache

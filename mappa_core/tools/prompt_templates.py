@@ -43,7 +43,8 @@ class PromptTemplates:
 
         folder = sets / prompts if (sets / prompts).is_dir() else Path(prompts)
         names = (*agents, RESULTS_TEMPLATE)
-        if missing := [f"{name}.md" for name in names if not (folder / f"{name}.md").is_file()]:
+        missing = [f"{name}.md" for name in names if not (folder / f"{name}.md").is_file()]
+        if missing:
             known = ", ".join(sorted(path.name for path in sets.iterdir() if path.is_dir()))
             raise ConfigError(
                 f"workflow.options.prompts: {folder} lacks {', '.join(missing)}; "

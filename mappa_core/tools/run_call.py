@@ -30,7 +30,8 @@ async def run_call(
     A call that cannot be run (it has an error, an unknown tool, or arguments that do not match the schema) results in
     status `error` with the reason on stderr. Raises ToolError if the tool's machinery or code failed.
     """
-    if (problem := _problem(call, tools)) is not None:
+    problem = _problem(call, tools)
+    if problem is not None:
         return ToolResult(tool=call.name, status="error", stderr=problem)
     tool, limit = tools[call.name], limits[call.name]
     # What runs programs ends them itself, and waits before for one of its workers, which does not count.
@@ -62,17 +63,24 @@ def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, 
     with suppress(Exception):
         kind = validators.validator_for(dict(schema), default=validators.Draft202012Validator)
         validator = _without_patterns(kind)({**schema, "$schema": ""}, registry=Registry())
-        if (error := exceptions.best_match(validator.iter_errors(dict(arguments)))) is not None:
+        error = exceptions.best_match(validator.iter_errors(dict(arguments)))
+        if error is not None:
             where = f" at {error.json_path[2:]!r}" if error.path else ""
             return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"
     return None
 
 
 @cache
-def _without_patterns(kind: Any) -> Any:  # Regular expressions are JavaScript's, and one can take for ever.
+def _without_patterns(kind: Any) -> Any:
+    """The validator `kind` without rules by regular expressions: they are JavaScript's, and one can take for ever."""
     from jsonschema import validators
 
     check = kind.VALIDATORS["additionalProperties"]
+
+    def additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
+        # Which properties are additional depends on the patterns, where there are any.
+        return () if "patternProperties" in schema else check(validator, allowed, instance, schema)
+
     rules: Any = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"))
-    rules["additionalProperties"] = lambda *given: () if "patternProperties" in given[-1] else check(*given)
+    rules["additionalProperties"] = additional_properties
     return validators.extend(kind, rules)  # type: ignore[no-untyped-call]

@@ -52,7 +52,10 @@ class ScratchRunner:
     ) -> ProgramRun:
         tool, copies = self.tools.get(PYTHON), files or {}
         if not isinstance(tool, Sandboxed):
-            raise ConfigError("files are looked into by programs, and tools.python is no tool that runs them: set it")
+            raise ConfigError(
+                "files are looked into by programs, and tools.python is not set, or no tool that runs programs: set "
+                "tools.python.use to one of a sandbox"
+            )
 
         async def once() -> ProgramRun:
             folder = await asyncio.to_thread(OwnedFolder, "mappa-bench-")
@@ -78,5 +81,5 @@ class ScratchRunner:
                 shutil.copyfile(source, target)
         except OSError as error:
             raise ToolError(f"cannot lay out files on the bench: {error}") from error
-        workspace.changes()
+        workspace.changes()  # What is there now is not what the program does.
         return workspace

@@ -15,7 +15,7 @@ def resolve_task_files(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
     for name in files:
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise TaskError(f"the task file {name!r} must be named by a plain relative path: no '..', no outer slash")
-        for above in list(PurePosixPath(name).parents)[:-1]:
+        for above in list(PurePosixPath(name).parents)[:-1]:  # The last one is `.`.
             if str(above) in names:
                 raise TaskError(f"the task file {name!r} would lie in the task file {str(above)!r}: rename one of them")
     return {name: _regular(name, Path(file)) for name, file in files.items()}

@@ -24,6 +24,7 @@ def cut_middle(text: str, limit: int) -> str:
         raise ValueError(f"a text is cut to {SMALLEST_LIMIT} characters or more, not {limit}")
     if len(text) <= limit:
         return text
+    # The note at its longest: fewer characters are cut than the text has, so its number has no more digits.
     room = limit - len(cut_note(len(text)))
     head, tail = split_limit(room)
     return text[:head] + cut_note(len(text) - room) + text[len(text) - tail :]

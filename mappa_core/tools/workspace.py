@@ -114,11 +114,12 @@ class FolderWorkspace:
                     continue
                 if stat.S_ISDIR(entry.status.st_mode) and not entry.inaccessible:
                     continue
-                after = None if (reason := _reason_not_kept(entry)) else self._read_file(entry, now)
-                if after is None:
+                reason = _reason_not_kept(entry)
+                known = None if reason is not None else self._read_file(entry, now)
+                if known is None:
                     left.append(f"{_printable(entry.path)} ({reason or 'cannot be read'})")
                 else:
-                    current[entry.path] = after
+                    current[entry.path] = known
         changes = self._diff(current, linked)
         self._known, self._linked, self._left = current, linked, tuple(sorted(left))
         return changes
@@ -159,6 +160,7 @@ class FolderWorkspace:
         if source is None:
             return None
         with source:
+            # Of the file that was opened, which may be another than the entry that was seen.
             stamp = _Stamp.of(os.fstat(source.fileno()))
             settled = max(stamp.mtime_ns, stamp.ctime_ns) < now - UNSETTLED_NS
             with _as_tool_error(f"cannot keep {entry.path!r} of the workspace {self._path}"):
@@ -179,7 +181,10 @@ class FolderWorkspace:
     def _store(self, source: BufferedReader) -> str:
         """Hash the content of `source` and, if there is an archive, store it there under its hash."""
         sha256 = hashlib.file_digest(source, "sha256").hexdigest()
-        if self._archive is None or (target := archived_path(self._archive, sha256)).exists():
+        if self._archive is None:
+            return sha256
+        target = archived_path(self._archive, sha256)
+        if target.exists():
             return sha256
         source.seek(0)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -227,16 +232,18 @@ class FolderWorkspace:
             stamp = _Stamp.of(os.fstat(target.fileno()))
         if sha256.hexdigest() != change.sha256:
             raise ToolError(f"cannot restore {change.path!r}: {content} is damaged (its hash is {sha256.hexdigest()})")
+        # Not settled: it was written just now, and a program may change it within the same tick.
         return _Known(stamp, False, change.sha256)
 
 
 def file_lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
     """Return the history of each file: path -> (step id, change) in the order of the steps."""
-    history: dict[str, tuple[tuple[str, FileChange], ...]] = {}
-    changes = ((step.id, change) for step in steps for result in step.results for change in result.files)
-    for name, change in changes:
-        history[change.path] = (*history.get(change.path, ()), (name, change))
-    return history
+    history: dict[str, list[tuple[str, FileChange]]] = {}
+    for step in steps:
+        for result in step.results:
+            for change in result.files:
+                history.setdefault(change.path, []).append((step.id, change))
+    return {path: tuple(changes) for path, changes in history.items()}
 
 
 @contextmanager
