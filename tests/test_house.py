@@ -18,7 +18,7 @@ from mappa_core import hookspecs
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for folder in ("mappa_core", "mappa", "plugins") for path in (ROOT / folder).rglob("*.py"))
-CODE = [path for path in SOURCES if "tests" not in path.parts]
+CODE = [path for path in SOURCES if "tests" not in path.relative_to(ROOT).parts]
 HEAVY = {
     "torch", "transformers", "sympy", "math_verify", "datasets", "pyarrow", "scipy",
     "openai", "anthropic", "google.genai", "aiohttp", "mcp", "starlette", "uvicorn",
@@ -265,7 +265,7 @@ def test_a_missing_value_is_never_made_a_number():
 # --- what tests import ------------------------------------------------------------------------------------------------
 
 TESTS = [path for folder in ("tests", "plugins") for path in sorted((ROOT / folder).rglob("*.py"))]
-TESTS = [path for path in TESTS if "tests" in path.parts and path.name != "conftest.py"]
+TESTS = [path for path in TESTS if "tests" in path.relative_to(ROOT).parts and path.name != "conftest.py"]
 """A conftest.py is where a folder of tests may reach into other rooms."""
 DOORS = {
     *PUBLIC, "mappa.look.crash_test", "mappa.look.notebook", "mappa.cli", "mappa.cli.main", "mappa.testing.play",
@@ -291,7 +291,7 @@ REACHES: Mapping[tuple[str, str], str] = {
     ("tests/cli/test_progress.py", "mappa.training.tracker_threads"): "progress tells of trackers that fail",
     ("tests/cli/test_runs.py", "mappa.store.folder"): "whether a command has let go of a folder",
     ("tests/downstream/test_packages.py", "mappa.cli.new"): "every kind of package that can be written",
-    ("tests/packaging/test_kubernetes.py", "mappa.session.builder"): "what a run of the manifest would lack",
+    ("tests/packaging/test_kubernetes.py", "mappa.session.config_problems"): "what a run of the manifest would lack",
     ("tests/packaging/test_picture.py", "mappa.look.demo"): "the run that the picture shows",
     ("plugins/mappa_calibration/tests/test_blind.py", "mappa_core.coaching.prompt"): "what a judge is asked",
     ("plugins/mappa_calibration/tests/jury/test_jury.py", "mappa.look.cli.coach"): "the group of its command",
