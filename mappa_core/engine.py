@@ -8,7 +8,6 @@ from mappa_core.credit.ragged import returns_to_go as returns_to_go
 from mappa_core.credit.rewards import SCORED_PHASES as SCORED_PHASES
 from mappa_core.errors import EngineError as EngineError
 from mappa_core.errors import EngineLost as EngineLost
-from mappa_core.errors import ModelError as ModelError
 from mappa_core.errors import PromptTooLong as PromptTooLong
 from mappa_core.experience import Advantages as Advantages
 from mappa_core.experience import Demonstrations as Demonstrations

@@ -42,10 +42,6 @@ class TaskError(InputError):
     """A task file cannot be used; the message names file and row."""
 
 
-class ModelError(InputError):
-    """A model folder cannot be used: weights, tokenizer or chat template are missing or do not load."""
-
-
 class RunError(InputError):
     """A run folder cannot be used as requested: it exists, is locked, of another schema or not writable."""
 

@@ -22,11 +22,12 @@ import pytest
 import ray
 from structlog.contextvars import bound_contextvars, get_contextvars
 
-from mappa_core.errors import ConfigError, ModelError
+from mappa_core.errors import ConfigError
 from mappa_engine.cluster.actors import Actor, RayActors
 from mappa_engine.cluster.errors import ActorLost, ActorTimeout
 from mappa_engine.cluster.learners.process_group import new_rendezvous
 from mappa_engine.cluster.samplers.server import SamplerServer
+from mappa_engine.errors import ModelError
 
 CANARY = "canary-5d1f"
 KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")

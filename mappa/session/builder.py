@@ -147,7 +147,7 @@ async def open_session(
         coach: whether to build coaches; False for an evaluation without one, which needs no keys.
         fresh: whether policies start from `policies.*.from`; False if a checkpoint of the run will be loaded.
 
-    Raises ConfigError, PluginError or ModelError before anything is written.
+    Raises InputError (of config, plugin or model) before anything is written.
     """
     # Before anything is built: keys are masked in what a plugin logs or raises while it starts.
     keep_environment()

@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mappa_core.engine import Lora, ModelError
+from mappa_core.engine import Lora
+from mappa_engine.errors import ModelError
 
 PEFT_PREFIX = "base_model.model."
 """Prefix that peft puts before the names of a model's layers."""

@@ -10,8 +10,9 @@ import jinja2
 import numpy as np
 
 from mappa_core import Message, ToolCall, ToolSpec
-from mappa_core.engine import Completion, ModelError, message_dict, split_calls, tool_schema
+from mappa_core.engine import Completion, message_dict, split_calls, tool_schema
 from mappa_engine.arrays import Int32
+from mappa_engine.errors import ModelError
 
 _THINK_TAG = re.compile(r"</(think|thinking|thought|reasoning)>")
 _PLACEHOLDER_ANSWER = "Answered."

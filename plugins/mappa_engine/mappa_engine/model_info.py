@@ -15,8 +15,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from mappa_core.engine import ModelError
 from mappa_engine.chat import Chat
+from mappa_engine.errors import ModelError
 from mappa_engine.model_path import resolve_model_path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 from pathlib import Path
 
-from mappa_core.engine import ModelError
+from mappa_engine.errors import ModelError
 
 _PACKAGE = "package:"
 

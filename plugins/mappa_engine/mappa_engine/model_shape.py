@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine import Lora, ModelError
+from mappa_core.engine import Lora
+from mappa_engine.errors import ModelError
 from mappa_engine.model_path import resolve_model_path
 
 TensorShapes = Mapping[str, tuple[int, ...]]

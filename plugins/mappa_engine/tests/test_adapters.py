@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core import Advantages, RunError, Sampling
-from mappa_core.engine import Lora, ModelError, PolicySpec, TrainSection
+from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.adapters import Adapters, save_adapter
 from mappa_engine.checkpoint import WEIGHTS_FILE
+from mappa_engine.errors import ModelError
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions
 

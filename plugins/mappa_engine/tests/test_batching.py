@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from mappa_core.engine import ModelError
+from mappa_engine.errors import ModelError
 from mappa_engine.learning import output_head
 from mappa_engine.learning.batching import BatchLayout, build_batches, split_over_ranks
 from mappa_engine.learning.logprob_model import LogprobModel

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from mappa_core import Completion, Message, ToolCall, ToolSpec
-from mappa_core.engine import ModelError, split_calls
+from mappa_core.engine import split_calls
 from mappa_engine.chat import Chat, split_think
+from mappa_engine.errors import ModelError
 
 TAGS = ("<think>", "</think>")
 USER = [Message(role="user", content="2+2?")]

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from mappa_core import ConfigError
-from mappa_core.engine import ModelError
+from mappa_engine.errors import ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.local.models import load_model
 from mappa_engine.model_info import read_model_info, read_weight_names

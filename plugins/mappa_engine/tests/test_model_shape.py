@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from mappa_core.engine import Lora, ModelError
+from mappa_core.engine import Lora
 from mappa_engine.adapters import Adapters
+from mappa_engine.errors import ModelError
 from mappa_engine.model_shape import read_shape
 
 

@@ -20,7 +20,6 @@ from mappa_core.engine import (
     Experience,
     Loss,
     Machine,
-    ModelError,
     PolicySpec,
     Process,
     Receipt,
@@ -34,6 +33,7 @@ from mappa_engine.cluster.placement.checks import check_options
 from mappa_engine.cluster.plan import node_problems, plan_cluster
 from mappa_engine.cluster.requirements import check_installed
 from mappa_engine.cluster.sync.publisher import Publisher
+from mappa_engine.errors import ModelError
 from mappa_engine.memory_estimate import checkpoint_bytes
 from mappa_engine.node import this_node
 from mappa_engine.options import ClusterOptions

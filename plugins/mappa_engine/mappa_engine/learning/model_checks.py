@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mappa_core.engine import ModelError
+from mappa_engine.errors import ModelError
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.output_head import OutputHead
 

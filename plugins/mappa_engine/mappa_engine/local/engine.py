@@ -19,13 +19,13 @@ from mappa_core.engine import (
     Experience,
     Loss,
     Machine,
-    ModelError,
     PolicySpec,
     Process,
     Receipt,
     Sampler,
     TrainSection,
 )
+from mappa_engine.errors import ModelError
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER

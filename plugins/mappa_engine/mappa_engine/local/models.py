@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from mappa_core.engine import ModelError
 from mappa_engine.adapters import Adapters
 from mappa_engine.chat import Chat
+from mappa_engine.errors import ModelError
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.model_checks import check_hidden, check_model
 from mappa_engine.local.kv_cache import ATTENTION, SlotCache, full_attention_layers
