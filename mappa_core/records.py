@@ -21,9 +21,8 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 Finish = Literal["stop", "length", "tool", "abort"]  # Why a sampler ended an action.
-Phase = Literal[
-    "live", "after", "again"
-]  # When a verdict was made: during the rollout, in hindsight, by `mappa judge`.
+Phase = Literal["live", "after", "again"]
+"""When a verdict was made: during the rollout, in hindsight, by `mappa judge`."""
 NOBODY = "nobody"  # The blame of a verdict that blames no agent.
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 

@@ -291,7 +291,7 @@ REACHES: Mapping[tuple[str, str], str] = {
     ("tests/cli/test_progress.py", "mappa.training.tracker_threads"): "progress tells of trackers that fail",
     ("tests/cli/test_runs.py", "mappa.store.folder"): "whether a command has let go of a folder",
     ("tests/downstream/test_packages.py", "mappa.cli.new"): "every kind of package that can be written",
-    ("tests/packaging/test_kubernetes.py", "mappa.session.builder"): "what a run of the manifest would lack",
+    ("tests/packaging/test_kubernetes.py", "mappa.session.config_problems"): "what a run of the manifest would lack",
     ("tests/packaging/test_picture.py", "mappa.look.demo"): "the run that the picture shows",
     ("plugins/mappa_calibration/tests/test_blind.py", "mappa_core.coaching.prompt"): "what a judge is asked",
     ("plugins/mappa_calibration/tests/jury/test_jury.py", "mappa.look.cli.coach"): "the group of its command",
