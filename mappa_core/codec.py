@@ -74,8 +74,10 @@ def check_record(kind: type[T], value: object, giver: str, problem: type[Excepti
     if not isinstance(value, kind):
         raise problem(f"{giver} returned {type(value).__name__}, not a {kind.__name__}".replace("NoneType", "None"))
     try:
-        if name := next((name for name in kind.__annotations__ if isinstance(getattr(value, name), bytes)), None):
-            raise TypeError(f"Expected str, got bytes - at `$.{name}`")  # which the codec would take for base64
+        for name in kind.__annotations__:
+            # In the words of msgspec, which would take bytes for a text in base64.
+            if isinstance(getattr(value, name), bytes):
+                raise TypeError(f"Expected str, got bytes - at `$.{name}`")
         return msgspec.convert(_Plain(None).tree(value), kind, dec_hook=_check_array)
     except (TypeError, ValueError) as error:
         why, _, field = str(error).replace("`", "").partition(" - at $")

@@ -148,7 +148,8 @@ class Registry:
             return self.plugins[name]
         if name in self.broken:
             raise PluginError(f"{self.broken[name]}. `mappa plugins` shows the traceback.")
-        if package := first_party_packages("plugins").get(name):
+        package = first_party_packages("plugins").get(name)
+        if package:
             raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")
         known = sorted((self.plugins.keys() | self.broken.keys()) - {CORE})
         raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, known)}")
@@ -260,7 +261,8 @@ def _add_transport_offers(plugin: Plugin, core: Any) -> Plugin:
     transports = plugin.offers["transports"]
     coaches = {name: core.coach_from_transport(offer) for name, offer in transports.items()}
     policies = {name: core.policy_from_transport(offer) for name, offer in transports.items()}
-    if clash := sorted(coaches.keys() & plugin.offers["coaches"].keys()):
+    clash = sorted(coaches.keys() & plugin.offers["coaches"].keys())
+    if clash:
         raise PluginError(f"plugin {plugin.name!r} ({plugin.package}) offers {clash[0]!r} as coach and as transport")
     offers = {**plugin.offers, "coaches": {**plugin.offers["coaches"], **coaches}, "policies": policies}
     return replace(plugin, offers=MappingProxyType(offers))
@@ -270,9 +272,9 @@ def _index_offers(results: Iterable[Iterable[Offer[Any]]], kind: OfferKind) -> M
     offers: dict[str, Offer[Any]] = {}
     for offer in (offer for result in results for offer in result):
         if not isinstance(offer, Offer):
-            raise TypeError(f"mappa_{kind} gave {offer!r}, which is no Offer")
+            raise TypeError(f"mappa_{kind} gave {offer!r}, which is no Offer: a hook gives Offer(name, build, options)")
         if offer.name in offers:
-            raise ValueError(f"mappa_{kind} offers {offer.name!r} twice")
+            raise ValueError(f"mappa_{kind} offers {offer.name!r} twice: recipes choose by name, so rename one of them")
         offers[offer.name] = offer
     return MappingProxyType(offers)
 

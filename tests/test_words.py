@@ -51,7 +51,6 @@ BANNED_NAMES: Mapping[str, str] = {
 """Public names of classes, functions, constants and fields that are not used, and what to use in their place."""
 
 NAMES_THAT_STAY: Mapping[str, str] = {
-    "longest_wait_s": "an option of every coach, in stored configs",
     "kept": "a field that a package of files states",
     "made": "a figure of `mappa observe --json`",
     "judged": "a field of a process of the estimators' proof: whether the coach judges it",
@@ -66,6 +65,12 @@ PARTICIPLES_THAT_STAY: Mapping[str, str] = {
     "unlearned": "the command `mappa dsbench unlearned`",
 }
 """Functions and methods of one word that end as a participle does, and why."""
+
+VAGUE_LOOP_VARIABLES = frozenset({"one"})
+"""Names of loop variables that do not say what is looped over."""
+
+STILL_VAGUE = ("mappa/cli", "mappa/look", "plugins/mappa_dsbench", "plugins/mappa_gepa", "plugins/mappa_mathchat")
+"""Folders whose loops still have such names."""
 
 SEVERAL_OWNERS: Mapping[str, str] = {
     "main": "entry points of programs",
@@ -146,6 +151,23 @@ def test_functions_are_named_by_verbs_or_nouns():
         and name not in PARTICIPLES_THAT_STAY
     ]
     assert functions == [], "a function does something: give it a verb"
+
+
+def vague_loops(text: str) -> Iterator[int]:
+    """Lines with a loop or a comprehension whose variable does not say what it is."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            for name in ast.walk(node.target):
+                if isinstance(name, ast.Name) and name.id in VAGUE_LOOP_VARIABLES:
+                    yield name.lineno
+
+
+def test_a_loop_variable_is_named_for_the_thing():
+    vague = {path.relative_to(ROOT): list(vague_loops(path.read_text())) for path in modules()}
+    exempt = {path for path in vague if any(path.is_relative_to(folder) for folder in STILL_VAGUE)}
+    assert [f"{path}:{line}" for path, lines in vague.items() if path not in exempt for line in lines] == []
+    clean = [folder for folder in STILL_VAGUE if not any(vague[path] for path in exempt if path.is_relative_to(folder))]
+    assert clean == [], "take these folders out of STILL_VAGUE"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

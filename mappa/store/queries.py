@@ -29,19 +29,25 @@ class Event:
 
 
 class _Body(dict[str, Any]):
-    """Values of an event, of which any may be missing in a damaged database."""
+    """Values of an event, of which any may be missing in a damaged database; `what` names the event."""
+
+    def __init__(self, values: Mapping[str, Any], what: str) -> None:
+        super().__init__(values)
+        self._what = what
 
     def __missing__(self, key: str) -> Any:
-        raise RunError(f"the run is damaged: an event has no {key!r}")
+        raise RunError(f"{self._what} is damaged: it has no {key!r}")
 
 
 def load_events(database: Database, kind: str | None) -> list[Event]:
     where, values = where_equal(kind=kind)
-    rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
-    return [
-        Event(time=time, kind=event_kind, body=_Body(database.unpack(dict[str, Any], body)))
-        for time, event_kind, body in rows
-    ]
+    rows = database.rows(f"SELECT number, time, kind, body FROM events {where} ORDER BY number", *values)
+    events = []
+    for number, time, event_kind, text in rows:
+        what = f"{database.path}: the event {number} ({event_kind})"
+        body = _Body(database.unpack(dict[str, Any], text), what)
+        events.append(Event(time=time, kind=event_kind, body=body))
+    return events
 
 
 def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:

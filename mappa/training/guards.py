@@ -24,7 +24,7 @@ def guard_spending(ledger: Ledger) -> None:
         ledger.check()
     except CallError as reached:
         known = "" if ledger.total_usd is None else f" (${ledger.total_usd:.2f} are spent)"
-        raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
+        raise GuardStop(f"{reached}{known}. Nothing is lost: resume the run with a higher cap.") from reached
 
 
 def max_new_checkpoints(config: RunConfig, start: int, *, existing: int) -> int:

@@ -82,7 +82,7 @@ def count_consecutive_skips(iterations: Sequence[PolicyMetrics], policy: str) ->
 
 def _skipped(policies: PolicyMetrics) -> dict[str, int]:
     """Skipped steps of each policy that skipped any."""
-    return {policy: int(count) for policy, metrics in policies.items() if (count := metrics.get("skipped"))}
+    return {policy: int(metrics["skipped"]) for policy, metrics in policies.items() if metrics.get("skipped")}
 
 
 def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:

@@ -144,13 +144,13 @@ class ProviderClient:
             wait_s = self._rate_limiter.pause_left_s(_now())
             if wait_s <= 0.0:
                 return
-            if wait_s > self._limits.longest_wait_s:
+            if wait_s > self._limits.max_wait_s:
                 cause = self._rate_limiter.paused_by
                 assert cause is not None
                 raise CallError(
                     cause.kind,
                     f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s, and "
-                    f"limits.longest_wait_s={self._limits.longest_wait_s:g}. It said: {cause}",
+                    f"limits.max_wait_s={self._limits.max_wait_s:g}. It said: {cause}",
                     retry_after_s=wait_s,
                 )
             await asyncio.sleep(wait_s)
@@ -191,7 +191,7 @@ class ProviderClient:
     def _backoff_s(self, tries: int) -> float:
         """Exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015)."""
         longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR ** (tries - 1)
-        return self._random.uniform(0.0, min(self._limits.longest_wait_s, longest_s))
+        return self._random.uniform(0.0, min(self._limits.max_wait_s, longest_s))
 
     def _with_cost(self, usage: Usage | None, calls: int) -> Usage:
         if usage is None:

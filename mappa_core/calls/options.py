@@ -50,7 +50,7 @@ class CallLimits:
     """Calls for one reply, including the first, if the fault is retryable."""
     timeout_s: float = 60.0
     """Timeout of one call in seconds."""
-    longest_wait_s: float = 60.0
+    max_wait_s: float = 60.0
     """Maximum seconds to wait before a retry; if the provider asks for more, the call fails."""
     breaker_failures: int = 16
     """Consecutive failures, over all calls, after which the circuit breaker opens."""
@@ -62,7 +62,7 @@ class CallLimits:
             self,
             at_least(1, "concurrency", "requests_per_minute", "tokens_per_minute", "attempts", "breaker_failures"),
             above(0, "timeout_s"),
-            at_least(0, "longest_wait_s", "breaker_rest_s"),
+            at_least(0, "max_wait_s", "breaker_rest_s"),
         )
 
 

@@ -46,7 +46,7 @@ def read_rows(path: str | Path, file_format: FileFormat = "auto") -> Rows:
         file_format = "jsonl" if _is_json_lines(text) else "json"
     rows = {"json": _parse_json, "jsonl": _parse_json_lines, "csv": _parse_csv}[file_format](path, text)
     if not rows.rows:
-        raise TaskError(f"{path}: the file holds no rows")
+        raise TaskError(f"{path}: the file holds no rows; name one that does")
     return rows
 
 
@@ -178,5 +178,5 @@ def _parse_parquet(path: Path) -> Rows:
     except (pyarrow.ArrowException, OSError) as error:
         raise TaskError(f"{path}: not Parquet: {error}") from error
     if not rows:
-        raise TaskError(f"{path}: the file holds no rows")
+        raise TaskError(f"{path}: the file holds no rows; name one that does")
     return Rows(rows, lambda index: f"{path}, row {index + 1}")

@@ -120,9 +120,9 @@ def _cell(row: Mapping[str, Any], column: str, option: str) -> Any:
 def _prompt(row: Mapping[str, Any], column: str) -> str:
     prompt = _cell(row, column, "prompt")
     if not isinstance(prompt, str):
-        raise _BadRow(f"{column!r} is not text: {prompt!r}")
+        raise _BadRow(f"{column!r} is not text: {prompt!r}. Name the column of the problem with tasks.options.prompt")
     if not prompt.strip():
-        raise _BadRow(f"{column!r} is empty")
+        raise _BadRow(f"{column!r} is empty: every task needs a problem, so leave such rows out of the file")
     return prompt
 
 
@@ -132,7 +132,10 @@ def _reference(row: Mapping[str, Any], column: str) -> str | None:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
-    raise _BadRow(f"{column!r} is neither text nor a number: {value!r}")
+    raise _BadRow(
+        f"{column!r} is neither text nor a number: {value!r}. An answer that is not known is null, and "
+        "tasks.options.reference=null says that no task has one"
+    )
 
 
 def _id(row: Mapping[str, Any], column: str) -> str | None:
@@ -141,7 +144,10 @@ def _id(row: Mapping[str, Any], column: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise _BadRow(f"{column!r} is neither text nor a whole number: {value!r}")
+    raise _BadRow(
+        f"{column!r} is neither text nor a whole number: {value!r}. Without an id a row is known by its number; name "
+        "another column with tasks.options.id"
+    )
 
 
 def _stratum(row: Mapping[str, Any], column: str) -> str:

@@ -33,7 +33,10 @@ def _regular(name: str, file: Path) -> Path:
     try:
         target = file.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise TaskError(f"the task file {name!r} is not there: {file} ({error})") from error
+        raise TaskError(
+            f"the task file {name!r} is not there: {file} ({error}). Its source gives the path: prepare its files, or "
+            "correct the path in its options"
+        ) from error
     if not target.is_file():
-        raise TaskError(f"the task file {name!r} is no regular file: {file}")
+        raise TaskError(f"the task file {name!r} is no regular file: {file}; a folder's files are named one by one")
     return target

@@ -84,7 +84,7 @@ def test_kinds_of_faults_overlap_only_as_intended():
 def test_waits_grow_fourfold_up_to_the_longest_and_tries_end(travel, scripted, ask):
     fault = CallError("server", "500")
     transport = scripted(fault)
-    got = travel(outcome(caller_of(transport, attempts=6, longest_wait_s=20.0).complete(ask())))
+    got = travel(outcome(caller_of(transport, attempts=6, max_wait_s=20.0).complete(ask())))
     assert got is fault
     # Waits of 0.25, 1, 4, 16 and, instead of 64, 20 s.
     assert transport.times == about(0.0, 0.25, 1.25, 5.25, 21.25, 41.25)
@@ -96,7 +96,7 @@ def test_waits_are_jittered_in_full(seed, tries):
     class Nobody:
         pass
 
-    caller = ProviderClient(Nobody(), name="x", limits=CallLimits(longest_wait_s=10.0), random=Random(seed))
+    caller = ProviderClient(Nobody(), name="x", limits=CallLimits(max_wait_s=10.0), random=Random(seed))
     assert 0.0 <= caller._backoff_s(tries) <= min(10.0, 0.25 * 4 ** (tries - 1))
 
 
@@ -148,7 +148,7 @@ def test_a_retry_after_beyond_the_longest_wait_fails_all_calls_until_it_is_near(
     transport = scripted(CallError("rate_limit", "no more today", retry_after_s=100.0), answer())
 
     async def main():
-        caller = caller_of(transport, longest_wait_s=60.0)
+        caller = caller_of(transport, max_wait_s=60.0)
         first = await outcome(caller.complete(ask()))
         await asyncio.sleep(30.0)
         second = await outcome(caller.complete(ask()))
@@ -160,7 +160,7 @@ def test_a_retry_after_beyond_the_longest_wait_fails_all_calls_until_it_is_near(
         assert fault.kind == "rate_limit"
         assert fault.retry_after_s == pytest.approx(left)
         assert str(fault) == (
-            "rate_limit: gemini asked to be left alone for 100 s, and limits.longest_wait_s=60. "
+            "rate_limit: gemini asked to be left alone for 100 s, and limits.max_wait_s=60. "
             "It said: rate_limit: no more today"
         )
     assert third == "yes"
@@ -446,7 +446,7 @@ def test_close_closes_the_transport(travel, scripted, answer):
         ({"requests_per_minute": 0.5}, None, r"^requests_per_minute: must be at least 1"),
         ({"attempts": 0}, None, r"^attempts"),
         ({"timeout_s": 0.0}, None, r"^timeout_s: must be above 0"),
-        ({"longest_wait_s": float("nan")}, None, r"^longest_wait_s"),
+        ({"max_wait_s": float("nan")}, None, r"^max_wait_s"),
         ({"breaker_rest_s": -1.0}, None, r"^breaker_rest_s"),
         ({}, Price(input=1.0, output=-1.0), r"^output: must be at least 0 and finite, not -1"),
         ({}, Price(input=1.0, output=1.0, cached=float("inf")), r"^cached"),

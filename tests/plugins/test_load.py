@@ -73,10 +73,13 @@ def test_a_plugin_that_cannot_be_imported_is_listed_as_broken_and_stops_nobody_e
     ("source", "reason"),
     [
         ("@hookimpl\ndef mappa_tasks():\n    raise KeyError('lost')", "KeyError: 'lost'"),
-        ("@hookimpl\ndef mappa_tasks():\n    yield 3", "TypeError: mappa_tasks gave 3, which is no Offer"),
+        (
+            "@hookimpl\ndef mappa_tasks():\n    yield 3",
+            "TypeError: mappa_tasks gave 3, which is no Offer: a hook gives Offer(name, build, options)",
+        ),
         (
             "@hookimpl\ndef mappa_tools():\n    return [Offer('a', str), Offer('a', int)]",
-            "ValueError: mappa_tools offers 'a' twice",
+            "ValueError: mappa_tools offers 'a' twice: recipes choose by name, so rename one of them",
         ),
         ("mappa_api = 99", "ImportError: it needs plugin API 99 and this mappa-core has 1; upgrade mappa-core"),
     ],
