@@ -36,10 +36,19 @@ class NamedCoach:
         against `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not
         run while a call waits for its turn."""
         started = time.perf_counter()
+        given: Sequence[Verdict] | None
+        # In this function, which a message about the coach's code leaves out: it begins with the coach's own lines.
         try:
             with ledger.enforce_cap():
                 async with work_deadline(timeout_s):
-                    verdicts = await self._verdicts(scenes, review=review, show=show)
+                    shown = scenes if show is None else [await show(scene) for scene in scenes]
+                    if review:
+                        given = await self.coach.review(shown)
+                    else:
+                        given = [await self.coach.score(scene) for scene in shown]
+            verdicts = [check_record(Verdict, verdict, "the coach") for verdict in given or ()]
+            if len(verdicts) != len(scenes):
+                raise TypeError(f"the coach gave {len(verdicts)} verdicts on {len(scenes)} actions")
         except TimeoutError:
             verdicts = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
         except Exception as error:  # noqa: BLE001 - the boundary of coaches
@@ -54,17 +63,3 @@ class NamedCoach:
             replace(verdict, step=scene.step.id, coach=self.name, seconds=seconds)
             for verdict, scene in zip(verdicts, scenes, strict=True)
         ]
-
-    async def _verdicts(
-        self, scenes: Sequence[Scene], *, review: bool, show: Callable[[Scene], Awaitable[Scene]] | None
-    ) -> list[Verdict]:
-        shown = scenes if show is None else [await show(scene) for scene in scenes]
-        given: Sequence[Verdict] | None
-        if review:
-            given = await self.coach.review(shown)
-        else:
-            given = [await self.coach.score(scene) for scene in shown]
-        verdicts = [check_record(Verdict, verdict, "the coach") for verdict in given or ()]
-        if len(verdicts) != len(scenes):
-            raise TypeError(f"the coach gave {len(verdicts)} verdicts on {len(scenes)} actions")
-        return verdicts
