@@ -27,7 +27,7 @@ from mappa.store.summary import read_summary
 from mappa_core.records import Float64
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("mappa_core/**/*", "plugins/mappa_*/mappa_*/**/*", "docs/evidence/*_offers.py")
+SOURCES = ("mappa_core/**/*", "mappa/**/*", "plugins/mappa_*/mappa_*/**/*", "docs/evidence/*_offers.py")
 """What a run is made of: files of the packages, and the offers of this folder."""
 PACKAGES = ("mappa-core", "torch", "transformers", "numpy")
 
