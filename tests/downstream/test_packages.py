@@ -143,7 +143,7 @@ def test_strangers_train_with_parts_of_their_own(packages, tmp_path, capsys, mon
     [
         ("tool", "My Tool", "is no name for a package"),
         ("tool", "my_tool", "is no name for a package"),
-        ("tool", "train", "`mappa train` is a command of core"),
+        ("tool", "train", "`mappa train` is a command already"),
         ("tool", "any", "the class of 'any' would be Any"),
         ("coach", "true", "the class of 'true' would be True"),
         ("workflow", "task", "the class of 'task' would be Task"),

@@ -75,13 +75,13 @@ def write_package(kind: str, name: str, parent: Path, registry: Registry) -> Pat
 def _check_name(kind: str, name: str, registry: Registry) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name for a package: lower-case letters, digits and single dashes (my-team)")
+    if name != CORE and (name in registry.plugins or name in registry.broken):
+        raise ConfigError(f"a plugin {name!r} is installed already; choose another name")
     if name in (*command_names(), CORE):
         raise ConfigError(f"`mappa {name}` is a command already: those of a plugin {name!r} could not be reached")
     modules = [compile(text, path, "exec") for path, text in _files(kind, "a-new-name") if path.suffix == ".py"]
     if hasattr(builtins, title := _class_name(name)) or any(title in module.co_names for module in modules):
         raise ConfigError(f"the class of {name!r} would be {title}, a name that is taken; choose another name")
-    if name in registry.plugins or name in registry.broken:
-        raise ConfigError(f"a plugin {name!r} is installed already; choose another name")
     offered: tuple[OfferKind, ...] = (PACKAGE_KINDS[kind].offer, "coaches", "tasks", "policies")
     for taken in offered if kind in ("workflow", "transport") else offered[:1]:
         if name in registry.names(taken):
