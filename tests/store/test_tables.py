@@ -55,7 +55,7 @@ def test_halves_of_surrogate_pairs_do_not_break_a_frame():
 @pytest.mark.parametrize(("method", "package"), [("to_pandas", "pandas"), ("to_arrow", "pyarrow")])
 def test_a_missing_package_is_named(folder, monkeypatch, method, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with runs.open(folder) as run, pytest.raises(ConfigError, match=f"pip install {package}"):
+    with runs.open(folder) as run, pytest.raises(ConfigError, match=rf'needs {package}: pip install "mappa\[data\]"'):
         getattr(run.steps, method)()
 
 
