@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import ActionRequest
+from mappa.rollout.seeds import derive_seed
 from mappa.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
@@ -69,10 +70,8 @@ class Team:
         return ScratchRunner(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)
 
     def seed_of(self, *names: object) -> int:
-        """A 63-bit seed derived from `names`, the same in every process and every replay."""
-        text = "/".join(str(name) for name in (self.seed, *names))
-        # Not `hash`, which differs from process to process. Shifted, as generators take signed numbers of 64 bits.
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+        """The seed of what `names` name in this run; see `derive_seed`."""
+        return derive_seed(self.seed, *names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mappa_sandbox.fork_server_process import PACKAGE_ROOTS, launch_environment
+from mappa_sandbox.environment import launch_environment
+from mappa_sandbox.fork_server_process import PACKAGE_ROOTS
 from mappa_sandbox.isolation.control_groups import CPU, MEMORY, PROCESSES
 
 TRIAL = """

@@ -18,8 +18,8 @@ from typing import Any
 import mappa_core
 from mappa_core import ConfigError, ToolError
 from mappa_core.sandbox import own_folder
+from mappa_sandbox.environment import clean_environment, launch_environment
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
-from mappa_sandbox.messages import PROGRAM_ENVIRONMENT
 
 PACKAGE_ROOTS = (Path(__file__).parents[1], Path(mappa_core.__file__).parents[1])
 """The folders that `mappa_sandbox` and `mappa_core` are imported from, as the fork server must find the same."""
@@ -39,28 +39,6 @@ _CLOSE_TIMEOUT_S = 10.0
 STARTUP_TIMEOUT_S = 300.0
 """Seconds that the fork server may take to preload modules."""
 _CHUNK_BYTES = 1 << 16
-
-
-def clean_environment(backend: str, home: str) -> dict[str, str]:
-    """Environment variables of programs; HOME and TMPDIR are replaced per program.
-
-    Nothing is taken from the driver's environment."""
-    folders = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
-    # Without /dev/shm joblib must be configured before its import, or it fails when it starts a process.
-    serial = {"JOBLIB_MULTIPROCESSING": "0"} if backend == "landlock" else {}
-    return {
-        "PATH": os.pathsep.join(folders),
-        "HOME": home,
-        "TMPDIR": home,
-        **PROGRAM_ENVIRONMENT,
-        **serial,
-    }
-
-
-def launch_environment() -> dict[str, str]:
-    """Environment variables by which a launcher finds the services of this user."""
-    names = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 class ForkServerProcess:

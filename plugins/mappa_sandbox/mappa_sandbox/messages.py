@@ -32,23 +32,6 @@ PYTHON_SPEC = ToolSpec(
     },
 )
 
-PROGRAM_ENVIRONMENT: Mapping[str, str] = {
-    "USER": "agent",
-    "LOGNAME": "agent",
-    "LANG": "C.UTF-8",
-    # No bytecode is written, as it would count as a file of the agent.
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONUTF8": "1",
-    # One thread each: more would reserve address space, which is limited, and results would depend on the machine.
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    # Its default pool reserves a gigabyte of address space at once, and fails where there is less. The thread of its
-    # allocator would exist when programs are forked.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-"""Environment variables of programs beside PATH, HOME and TMPDIR, wherever they run."""
 
 SUPERVISOR_LOST = "[the program killed or stopped the process that watches it; its output is lost]"
 MAX_LISTED_LEFT_BEHIND = 5

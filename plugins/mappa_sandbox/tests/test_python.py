@@ -10,7 +10,7 @@ import pytest
 
 from mappa_core import ToolError, ToolLimits
 from mappa_core.sandbox import FolderWorkspace
-from mappa_sandbox.fork_server_process import clean_environment
+from mappa_sandbox.environment import clean_environment
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 

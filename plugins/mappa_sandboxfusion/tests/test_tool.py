@@ -327,7 +327,7 @@ async def test_threads_start_under_the_memory_limit_of_the_server(url: str, buil
 async def test_the_environment_is_that_of_the_tool_python(
     build: Build, run: Run, fusion: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mappa_sandbox.fork_server_process import clean_environment
+    from mappa_sandbox.environment import clean_environment
 
     monkeypatch.setenv("PLANTED_API_KEY", "planted-here")
     fusion.environment = {"SERVER_TOKEN": "planted-there"}  # type: ignore[attr-defined]
