@@ -242,6 +242,10 @@ def pages(environment: Environment) -> None:
     install_all(environment, "--requirement", str(ROOT / "requirements/test.txt"))
     copy = environment.place / "pages"
     shutil.copytree(ROOT, copy, ignore=packages_and_builds)
+    # The application's package is its project's folder, too: what describes the project belongs to the pages.
+    (copy / "mappa").mkdir()
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / "mappa" / name, copy / "mappa")
     test = f"{copy.name}/tests/docs/test_samples.py"
     shown = environment.run("pytest", "-p", "no:cacheprovider", "--numprocesses=2", "--dist=worksteal", test)
     print(f"  {shown.splitlines()[-1]}")
