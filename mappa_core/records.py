@@ -23,7 +23,13 @@ Bool = NDArray[np.bool_]
 Finish = Literal["stop", "length", "tool", "abort"]  # Why a sampler ended an action.
 Phase = Literal["live", "after", "again"]
 """When a verdict was made: during the rollout, in hindsight, by `mappa judge`."""
-NOBODY = "nobody"  # The blame of a verdict that blames no agent.
+NOBODY = "nobody"
+USER = "user"
+ENVIRONMENT = "environment"
+TASK = "task"
+BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
+"""Whom a verdict may blame who is no agent, so that no agent has such a name. `environment`: a tool, or what it works on;
+`nobody`: it is known that nothing is wrong. Only blame of agents trains."""
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 
 
@@ -220,7 +226,10 @@ class Verdict:
     """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
     A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
-    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score`: before correction.
+    names the agent at fault, or one of `BLAME_BESIDE_AGENTS`; None: it cannot be told. `category` says what kind of
+    failure it is (`mappa_core.coach.CATEGORIES`). `suspicion` orders the actions of a trajectory by where to look
+    first, the highest first; it has no unit, accuses nobody, and an abstained verdict may have it, too. `correction` is
+    a complete better action. `raw_score`: before correction.
 
     `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
     (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a
@@ -231,6 +240,8 @@ class Verdict:
     score: float | None = None
     reasoning: str = ""
     blame: str | None = None
+    category: str | None = None
+    suspicion: float | None = None
     correction: str | None = None
     error: str | None = None
     raw_score: float | None = None
