@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from mappa_coach_evidence.text import word_set
+
 MAX_EQUATION_TOKENS = 120
 """Longer ones are left alone, so that the time to read a text grows with its length."""
 _MAX_POWER = 64
@@ -31,7 +33,8 @@ _LATEX = (
     (re.compile(r"\^ *\{ *(-?\d+) *\}"), r"^\1"),
 )
 _SPOKEN_EQUALS = re.compile(
-    r"(?<=[\d)%])(?:,? which)? +(?:is|equals|gives|makes|comes to|is equal to|totals|yields)(?: a total of)? +(?=[$€£]?-?\d)"
+    r"(?<=[\d)%])(?:,? which)? +(?:is|equals|gives|makes|comes to|is equal to|totals|yields)"
+    r"(?: a total of)? +(?=[$€£]?-?\d)"
 )
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
@@ -51,15 +54,15 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _SPOKEN_SIGNS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*", "x": "*", "X": "*"}
-_RESERVATIONS = frozenset(
+_RESERVATIONS = word_set(
     "not wrong incorrect incorrectly error mistake mistakenly instead should claimed claims claim stated states if "
-    "suppose supposing assume assuming let unless mod modulo remainder base hypothetically".split()
+    "suppose supposing assume assuming let unless mod modulo remainder base hypothetically"
 )
 """Words of a sentence that may quote an equation, or make it a condition, without saying that it holds."""
-_APPROXIMATE = frozenset("approximately about roughly around nearly almost approx rounded rounding round ~ ≈".split())
-_MAGNITUDES = frozenset(
+_APPROXIMATE = word_set("approximately about roughly around nearly almost approx rounded rounding round ~ ≈")
+_MAGNITUDES = word_set(
     "dozen dozens hundred thousand million billion trillion k m b mn bn half halves third thirds quarter quarters "
-    "double twice triple choose pi e i".split()
+    "double twice triple choose pi e i"
 )
 _UNITS = {
     word: family
@@ -78,8 +81,8 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equation:
-    """An equation as it is `written`, the `value` of its left side, the one that is `claimed`, and whether they agree as
-    exactly as they are written."""
+    """An equation as it is `written`, the `value` of its left side, the one that is `claimed`, and whether they agree
+    as exactly as they are written."""
 
     written: str
     value: float
@@ -114,6 +117,10 @@ class _Side:
     rounded: bool = False
     percent: bool = False
     units: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def inexact(self) -> bool:
+        return self.divides or self.rounded
 
 
 class _UnreadableError(Exception):
@@ -308,7 +315,9 @@ class _Parser:
             remark = following.text == "(" and spaced and self._kind_after_bracket() == "word"
             if not remark:
                 raise _UnreadableError
-        if following.kind == "word" and (not spaced or following.text.lower() in _MAGNITUDES or len(following.text) == 1):
+        if following.kind == "word" and (
+            not spaced or following.text.lower() in _MAGNITUDES or len(following.text) == 1
+        ):
             raise _UnreadableError
         if following.kind == "other" and following.text in "!|_^{}\\°'":
             raise _UnreadableError
@@ -344,7 +353,13 @@ class _Parser:
         text = None if token is None else _SPOKEN_SIGNS.get(token.text, token.text)
         if token is not None and text in ("**",):
             text = "^"
-        if token is not None and token.kind in ("sign", "word") and text is not None and len(text) == 1 and text in wanted:
+        if (
+            token is not None
+            and token.kind in ("sign", "word")
+            and text is not None
+            and len(text) == 1
+            and text in wanted
+        ):
             if token.kind == "word" and not self._operand_follows():
                 self._place, self._end = place, end
                 return None
@@ -462,6 +477,7 @@ class _Parser:
         if token is not None and token.kind == "percent":
             self._take()
             self._percent = True
+            self._decimals += 2
             value /= 100
         place = self._place
         while True:
@@ -504,7 +520,9 @@ def _agree(left: _Side, right: _Side, *, approximate: bool) -> bool:
     """Whether two sides are equal, as exactly as they are written; true where their scales may differ."""
     if len({_UNITS.get(unit, unit) for unit in left.units | right.units}) < len(left.units | right.units):
         return True  # Several units of one kind, as hours and minutes.
-    if any(unit in "$€£¥" for unit in left.units ^ right.units) and {"cent", "penny", "pence"} & (left.units | right.units):
+    if any(unit in "$€£¥" for unit in left.units ^ right.units) and {"cent", "penny", "pence"} & (
+        left.units | right.units
+    ):
         return True
     values = [left.value]
     if left.percent or right.percent:
@@ -516,17 +534,14 @@ def _agree(left: _Side, right: _Side, *, approximate: bool) -> bool:
 
 
 def _close(value: float, left: _Side, right: _Side, *, approximate: bool) -> bool:
-    off = abs(value - right.value)
     unit = 10.0**-right.decimals
     allowed = 1e-9 * max(1.0, abs(value))
     if not right.computed:
-        allowed += 0.5 * unit
-        if left.divides and right.decimals == 0:
-            allowed += 0.5 * unit  # Rounded up or down.
-        elif right.decimals > 0:
-            allowed += 0.5 * unit
-    if left.divides or left.rounded or right.divides or right.rounded:
-        allowed += _CARRIED * abs(value) if (left.divides or right.divides or right.computed) else 0.0
+        # Half a unit for rounding; nearly a whole one where digits may have been cut off instead.
+        cut = right.decimals > 0 or (left.divides and not value.is_integer())
+        allowed += (0.98 if cut else 0.5) * unit
+    if (right.computed and (left.inexact or right.inexact)) or (left.rounded and left.divides):
+        allowed += _CARRIED * abs(value)
     if approximate:
         allowed += _ROUNDED * abs(value) + unit
-    return off <= allowed
+    return abs(value - right.value) <= allowed
