@@ -56,7 +56,8 @@ _TOKEN = re.compile(
 _SPOKEN_SIGNS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*", "x": "*", "X": "*"}
 _RESERVATIONS = word_set(
     "not wrong incorrect incorrectly error mistake mistakenly instead should claimed claims claim stated states if "
-    "suppose supposing assume assuming let unless mod modulo remainder base hypothetically"
+    "suppose supposing assume assuming let unless mod pmod bmod modulo remainder base hypothetically need needs must "
+    "whether satisfy satisfies try trying guess false contradiction impossible"
 )
 """Words of a sentence that may quote an equation, or make it a condition, without saying that it holds."""
 _APPROXIMATE = word_set("approximately about roughly around nearly almost approx rounded rounding round ~ ≈")
@@ -64,6 +65,12 @@ _MAGNITUDES = word_set(
     "dozen dozens hundred thousand million billion trillion k m b mn bn half halves third thirds quarter quarters "
     "double twice triple choose pi e i"
 )
+_FUNCTIONS = word_set(
+    "sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt root lim max min gcd lcm det abs floor ceil sum "
+    "prod square cube factorial"
+)
+"""Words that an expression may be the argument of."""
+_AFTERTHOUGHT = 60  # Characters behind an equation in which a text may take it back.
 _UNITS = {
     word: family
     for family, words in {
@@ -141,6 +148,9 @@ def equations(text: str) -> Iterator[Equation]:
             continue
         approximate = bool(words & _APPROXIMATE) or any(token.text in _APPROXIMATE for token in sentence)
         for left, right in _pairs(sentence):
+            behind = plain[right.end : right.end + _AFTERTHOUGHT].lower()
+            if not _RESERVATIONS.isdisjoint(re.findall(r"[a-z]+", behind.partition("\n")[0])):
+                continue
             yield Equation(
                 written=" ".join(plain[left.start : right.end].split()),
                 value=left.value,
@@ -241,7 +251,9 @@ def _may_begin(tokens: Sequence[_Token], start: int) -> bool:
         if not attached or not spaced:
             return False
     if last.kind == "word":
-        return spaced and last.text.lower() not in _MAGNITUDES and last.text.lower() not in ("of", *_SPOKEN_SIGNS)
+        is_command = before > 0 and tokens[before - 1].text == "\\"
+        others = _MAGNITUDES | _FUNCTIONS | {"of", *_SPOKEN_SIGNS}
+        return spaced and not is_command and last.text.lower() not in others
     return last.kind in ("compare", "other") and spaced and last.text not in "|!\\_{}"
 
 
