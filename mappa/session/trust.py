@@ -8,7 +8,7 @@ run or trusts it, or where all that could run or reach anything is as installed,
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ def restore_trusted(
         if trust:
             _remember(stored.path, stored.text)
         elif differences := tuple(find_differences(registry, stored, overrides, recorded)):
-            raise UntrustedRun(_describe(stored, differences))
+            is_installed = stored.recipe in registry.plugin(stored.plugin).recipes
+            beside = f"that of {stored.plugin}/{stored.recipe} as installed" if is_installed else "the default"
+            raise UntrustedRun(_describe(stored, differences, beside))
     return stored.resolve(registry, overrides, recorded)
 
 
@@ -140,8 +142,10 @@ def find_differences(
         # Origins are not yet those that the file itself claims: a stranger could claim the command line.
         if stored_leaf is not None and stored_leaf.origin == COMMAND_LINE:
             continue
-        if stored_leaf is None and installed_leaf is not None and installed_leaf.origin == DEFAULT_ORIGIN:
-            continue  # Left out, so that it becomes the same default.
+        if stored_leaf is None and installed_leaf is not None:
+            # Left out, so that it becomes the same default; or an option of the offer in whose place another stands.
+            if installed_leaf.origin == DEFAULT_ORIGIN or _is_of_another_offer(key, there, here):
+                continue
         if _is_below(key, HARMLESS_NUMBERS) and _is_number(stored_leaf):
             continue
         yield Difference(key, stored_leaf, installed_leaf)
@@ -176,6 +180,16 @@ def _is_below(key: KeyPath, places: Sequence[KeyPath]) -> bool:
     return any(key[: len(place)] == place for place in places)
 
 
+def _is_of_another_offer(
+    key: KeyPath, there: Mapping[KeyPath, SettingsNode], here: Mapping[KeyPath, SettingsNode]
+) -> bool:
+    """Whether a key is of the options of a choice that differs itself, and so is listed by its `use`."""
+    if "options" not in key:
+        return False
+    use = (*key[: key.index("options")], "use")
+    return bool(_value(there.get(use)) != _value(here.get(use)))
+
+
 def _value(leaf: SettingsNode | None) -> Any:
     """Plain value of a leaf; None for an empty list or mapping."""
     return None if leaf is None or leaf.content in ((), {}) else leaf.plain
@@ -198,7 +212,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}… ({len(text):,} characters)"
 
 
-def _describe(stored: StoredConfig, differences: Sequence[Difference]) -> str:
+def _describe(stored: StoredConfig, differences: Sequence[Difference], beside: str) -> str:
     folder = stored.path.parent
     lines = [f"  {difference}" for difference in differences[:MAX_LINES]]
     if len(differences) > MAX_LINES:
@@ -206,7 +220,7 @@ def _describe(stored: StoredConfig, differences: Sequence[Difference]) -> str:
     return "\n".join(
         [
             f"{folder} was not made here by you, and what it would run or reach is not what is installed.",
-            f"setting: its value | that of {stored.plugin}/{stored.recipe} as installed",
+            f"setting: its value | {beside}",
             *lines,
             *_ADVICE,
             f"Looking at it needs no trust: mappa runs show {shlex.quote(str(folder))}",
