@@ -58,9 +58,7 @@ def test_processes_that_begin_at_once_take_the_same_key(tmp_path):
         "sys.stdin.read(1); write_mark(Path(sys.argv[1]), 'x')"
     )
     files = [tmp_path / f"{number}.yaml" for number in range(8)]
-    started = [
-        subprocess.Popen([sys.executable, "-c", program, str(file)], stdin=subprocess.PIPE) for file in files
-    ]
+    started = [subprocess.Popen([sys.executable, "-c", program, str(file)], stdin=subprocess.PIPE) for file in files]
     for process in started:
         process.communicate(b"g")
     assert [process.returncode for process in started] == [0] * 8
