@@ -10,6 +10,7 @@ from mappa.cli.console import echo as echo
 from mappa.cli.options import ConfigArguments as ConfigArguments
 from mappa.cli.options import load_registry as load_registry
 from mappa.cli.options import recipe_options as recipe_options
+from mappa.cli.options import trust_option as trust_option
 from mappa.cli.progress import RunProgress as RunProgress
 from mappa.cli.progress import rollout_bar as rollout_bar
 from mappa.cli.result_tables import show_evaluation as show_evaluation

@@ -41,7 +41,7 @@ from stored import write_simulation
 
 from mappa import Run
 from mappa.runs import Evaluation, RunReader
-from mappa.sessions import ComposedConfig, compose, evaluate_standalone, restore
+from mappa.sessions import ComposedConfig, compose, evaluate_standalone, restore_trusted
 from mappa.statistics import Interval, mean_interval
 from mappa_core.plugins import Registry, load_plugins
 from mappa_gepa.advise.advice import Advice, advise
@@ -236,16 +236,16 @@ def _name(fix: Fix) -> str:
 
 
 def _play(registry: Registry, run: Path, weights: Path | None, words: tuple[str, ...]) -> Evaluation:
-    composed = restore(registry, run, ("run.name=null", "prompts=null", *words))
+    composed = restore_trusted(registry, run, ("run.name=null", "prompts=null", *words))
     if weights is not None:
         starts = start_words(composed, tuple(Desk.agents), weights.resolve())
-        composed = restore(registry, run, ("run.name=null", "prompts=null", *words, *starts))
+        composed = restore_trusted(registry, run, ("run.name=null", "prompts=null", *words, *starts))
     return asyncio.run(evaluate_standalone(composed, registry)).evaluation
 
 
 async def _advise(registry: Registry, run: Path, team: str) -> Advice:
     def variant(*words: str) -> ComposedConfig:
-        return restore(registry, run, ("run.name=null", *words))
+        return restore_trusted(registry, run, ("run.name=null", *words))
 
     if team == "desk":
         options = TrialOptions(rollouts=DESK_ROLLOUTS, train=True, proposer="line-editor")

@@ -27,11 +27,11 @@ from arms import table
 from claims import Standing
 from study import Asked, Study, study_options
 
-from mappa.config.compose import restore
 from mappa.evaluation.statistics import mean_interval
 from mappa.runs import RunReader
 from mappa.session.builder import build_estimator
 from mappa.session.policies import assign_policies, build_policy_specs
+from mappa.session.trust import restore_trusted
 from mappa.store.folder import CONFIG
 from mappa_core.config.schema import RunConfig
 from mappa_core.credit.build_experience import build_experience
@@ -186,7 +186,7 @@ def cosines(run: Path, registry: Registry) -> Iterator[Cosines]:
     Raises:
         ConfigError: hardly any batch had rollouts that were right and others that were wrong.
     """
-    composed = restore(registry, run / CONFIG)
+    composed = restore_trusted(registry, run / CONFIG)
     config = composed.config
     shapers = {arm: _shapers(run, words, registry) for arm, words in ARMS.items()}
     gradients = Gradients(config, registry)
@@ -213,7 +213,7 @@ def cosines(run: Path, registry: Registry) -> Iterator[Cosines]:
 
 
 def _shapers(run: Path, words: Sequence[str], registry: Registry) -> list[Any]:
-    config = restore(registry, run / CONFIG, words).config
+    config = restore_trusted(registry, run / CONFIG, words).config
     return [registry.build("shapers", one.use, one.options) for one in config.shapers]
 
 

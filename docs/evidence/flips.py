@@ -25,7 +25,7 @@ from stored import pack
 from study import Asked, Study, study_options
 
 from mappa.look.blame_proof import ARMS, Proof, flip_share, gain_beyond, prove_blame
-from mappa.sessions import evaluate_standalone, restore
+from mappa.sessions import evaluate_standalone, restore_trusted
 from mappa.statistics import Interval
 from mappa_core.plugins import Registry
 
@@ -54,8 +54,10 @@ class Stage:
 async def prove_stage(registry: Registry, run: Path, stage: str) -> list[Proof]:
     """The proofs of blame in the held-out plays of the team of `run`, with its start models or its last checkpoint."""
     start = (f"policies.default.from={run}@last",) if stage == "after" else ()
-    played = await evaluate_standalone(restore(registry, run, ("run.name=null", *start)), registry, purpose=stage)
-    corrected = restore(registry, played.folder, ("run.name=null", "coach.options.correction=true"))
+    played = await evaluate_standalone(
+        restore_trusted(registry, run, ("run.name=null", *start)), registry, purpose=stage
+    )
+    corrected = restore_trusted(registry, played.folder, ("run.name=null", "coach.options.correction=true"))
     return list((await prove_blame(corrected, registry, played.folder, split="eval")).proofs)
 
 

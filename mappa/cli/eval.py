@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from mappa.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa.config.compose import restore
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.yaml_io import format_scalar
 from mappa_core.errors import ConfigError
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 @click.command("eval")
 @recipe_options
 @click.option("--run", "run", metavar="RUN", type=click.Path(path_type=Path), help="Evaluate the run in this folder.")
+@trust_option
 @click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last one by default.")
 @click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
 @click.option("--avg-at", metavar="K", type=int, multiple=True, help="Also print avg@K; needs eval.samples >= K.")
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 def command(
     arguments: ConfigArguments,
     run: Path | None,
+    trust: bool,
     checkpoint: int | None,
     pass_at: Sequence[int],
     avg_at: Sequence[int],
@@ -64,7 +65,7 @@ def command(
     else:
         if arguments.plugin or arguments.recipe or arguments.config_files:
             raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
-        composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words)
+        composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words, trust=trust)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)
@@ -92,17 +93,19 @@ def command(
 
 
 def _restore_checkpoint(
-    registry: Registry, run: Path, number: int | None, words: Sequence[str]
+    registry: Registry, run: Path, number: int | None, words: Sequence[str], *, trust: bool
 ) -> tuple[ComposedConfig, Checkpoint]:
     """Restore a run's config with `words`, and one of its checkpoints, with the prompts of then if these changed."""
+    from mappa.session.trust import restore_trusted
     from mappa.store.folder import CONFIG, open_checkpoints
 
-    composed = restore(registry, run / CONFIG, ("run.name=null", *words))
+    words = ("run.name=null", *words)
+    composed = restore_trusted(registry, run / CONFIG, words, trust=trust)
     checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
     loaded = checkpoints.load_latest() if number is None else checkpoints.load(number)
     if composed.config.prompts is not None:
         followed = format_scalar({agent: {"prompt": text} for agent, text in loaded.manifest.prompts.items()})
-        composed = restore(registry, run / CONFIG, ("run.name=null", f"agents={followed}", *words))
+        composed = restore_trusted(registry, run / CONFIG, words, recorded=(f"agents={followed}",), trust=trust)
     return composed, loaded
 
 

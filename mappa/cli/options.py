@@ -63,6 +63,10 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+trust_option = click.option("--trust", is_flag=True, help="Trust a run of others with all that it runs and reaches.")
+"""The option of commands that build what a stored run names; they receive it as `trust`."""
+
+
 def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in plugin_names(ctx) if name.startswith(incomplete)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.compose import ComposedConfig
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.plugins import Registry
@@ -15,10 +15,13 @@ from mappa_core.plugins import Registry
 @click.command("train")
 @recipe_options
 @click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the run in this folder.")
+@trust_option
 @click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+def command(
+    arguments: ConfigArguments, resume: Path | None, trust: bool, dry_run: bool, quiet: bool, as_json: bool
+) -> None:
     """Train a team of agents on a coach's verdict of every action."""
     from mappa.cli import progress, run_result
     from mappa.cli.console import Console
@@ -31,7 +34,7 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
         if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
             others = "--plugin, --recipe, --config and --name"
             raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
-        run = Run.resume(resume, *arguments.words, registry=registry)
+        run = Run.resume(resume, *arguments.words, registry=registry, trust=trust)
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
         console.print(recipe_line(run.composed, registry), soft_wrap=True, highlight=False)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from omegaconf import OmegaConf
 
-from mappa.config.validate import fields_to_keys, raise_missing, require_values, validate
+from mappa.config.validate import MissingValues, fields_to_keys, raise_missing, require_values, validate
 from mappa.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.rules import check_options, check_values
@@ -32,6 +32,7 @@ SECTION_KINDS: Mapping[str, OfferKind] = {
 OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
 
 RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
+RECORD = "record of the run"  # Origin of what a run changed after it wrote its config.
 EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
@@ -105,24 +106,89 @@ def compose(
     return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
 
 
-def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
-    """Restore a config written by `ComposedConfig.to_yaml`, origins included, from the file or run folder `stored`, and
-    apply overrides. The recipe itself is not read again: a resumed run keeps its values. Raises as `compose`, and
-    RunError where there is no such file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConfig:
+    """The config of a run as data: nothing that it names was looked for, so options are what stands in the file, and
+    nothing can be built of it. `mappa.session.trust` makes a ComposedConfig of it where the user trusts the run."""
+
+    path: Path
+    text: str
+    settings: SettingsNode
+    plugin: str
+    recipe: str
+
+    def read(self, overrides: Sequence[str] = (), recorded: Sequence[str] = ()) -> RunConfig:
+        """The config as `lay_over` lays it, with options as they stand there. Raises ConfigError for a setting that
+        this version does not know, is of the wrong type or has no value."""
+        frame = validate(RunConfig, self.lay_over(overrides, recorded))
+        require_values(frame)
+        return cast(RunConfig, OmegaConf.to_object(frame))
+
+    def lay_over(self, overrides: Sequence[str], recorded: Sequence[str] = ()) -> SettingsNode:
+        """The settings over the schema's defaults, with what the run `recorded` later and with overrides, both as
+        `key=value`."""
+        layers = (self.settings, parse_overrides(recorded, RECORD), parse_overrides(overrides))
+        return reduce(merge, layers, _defaults())
+
+    def resolve(
+        self, registry: Registry, overrides: Sequence[str] = (), recorded: Sequence[str] = ()
+    ) -> ComposedConfig:
+        """Compose it as `lay_over` lays it, origins included. The recipe is not read again: a resumed run keeps its
+        values. Raises as `compose`."""
+        registry.plugin(self.plugin)
+        tree = self.lay_over(overrides, recorded)
+        origins = {f"{self.path}:{line}": origin for line, origin in parse_origins(self.text).items()}
+        return _resolve(registry, tree.with_origins(origins), self.plugin, self.recipe)
+
+
+def read_stored(stored: Path) -> StoredConfig:
+    """Read a config written by `ComposedConfig.to_yaml` from the file or run folder `stored`. Raises RunError where
+    there is no such file, and ConfigError where it is none."""
     stored = stored if stored.is_file() or stored.name == CONFIG else stored / CONFIG
     if not stored.is_file():
         inside = sorted(stored.parent.glob(f"*/{CONFIG}"))
         known = f", it holds some: name one of them, such as {inside[-1].parent}" if inside else f": it has no {CONFIG}"
         raise RunError(f"{stored.parent} is not a run folder{known}")
-    settings, name = _pop_text(_read_file(stored), RECIPE)
+    text = _read_text(stored)
+    settings, name = _pop_text(parse_yaml(text, str(stored)), RECIPE)
     if name is None or "/" not in name:
         raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")
-    comments = parse_origins(stored.read_text("utf-8"))
-    origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
     plugin, _, recipe = name.partition("/")
-    registry.plugin(plugin)
-    tree = reduce(merge, (settings, parse_overrides(overrides)), _defaults())
-    return _resolve(registry, tree.with_origins(origins), plugin, recipe)
+    return StoredConfig(path=stored, text=text, settings=settings, plugin=plugin, recipe=recipe)
+
+
+def compose_installed(registry: Registry, stored: StoredConfig, overrides: Sequence[str]) -> ComposedConfig:
+    """Compose what is installed under the name of a stored recipe, or the schema's defaults where it is not, with
+    `overrides`. A value that a config must have and nothing installed gives is taken from `stored`. Raises as
+    `compose`."""
+    recipe = _find_recipe(registry, stored)
+    given = parse_overrides(overrides)
+    tree = reduce(merge, [*([] if recipe is None else _recipe_layers(registry, recipe)), given], _defaults())
+    while True:
+        try:
+            return _resolve(registry, tree, stored.plugin, stored.recipe)
+        except MissingValues as missing:
+            filled = reduce(_copy_value, ((key, stored.settings.at(key)) for key in missing.keys), tree)
+            if filled == tree:
+                raise
+            tree = filled
+
+
+def _find_recipe(registry: Registry, stored: StoredConfig) -> Recipe | None:
+    try:
+        return registry.recipe(stored.plugin, stored.recipe)
+    except PluginError:
+        return None
+
+
+def _copy_value(tree: SettingsNode, copied: tuple[str, SettingsNode | None]) -> SettingsNode:
+    """Copy a node to a dotted key of `tree`; None leaves it as it is."""
+    key, node = copied
+    if node is None:
+        return tree
+    for part in reversed(key.split(".")):
+        node = SettingsNode({part: node}, node.origin)
+    return merge(tree, node)
 
 
 def build_options(registry: Registry, kind: OfferKind, name: str, tree: SettingsNode, place: str) -> Any:
@@ -162,8 +228,12 @@ def _defaults() -> SettingsNode:
 
 
 def _read_file(path: Path) -> SettingsNode:
+    return parse_yaml(_read_text(path), str(path))
+
+
+def _read_text(path: Path) -> str:
     try:
-        return parse_yaml(path.read_text("utf-8"), str(path))
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from error
 

@@ -39,7 +39,12 @@ class Change:
 
 def diff_configs(old: ComposedConfig, new: ComposedConfig) -> tuple[Change, ...]:
     """List all values that differ, in the order of the config."""
-    before, after = dict(iter_leaves(old.settings)), dict(iter_leaves(new.settings))
+    return diff_settings(old.settings, new.settings)
+
+
+def diff_settings(old: SettingsNode, new: SettingsNode) -> tuple[Change, ...]:
+    """List all values that differ between two trees of settings."""
+    before, after = dict(iter_leaves(old)), dict(iter_leaves(new))
     changes = []
     for key in dict.fromkeys((*before, *after)):
         old_leaf, new_leaf = before.get(key), after.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType
@@ -15,6 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 from mappa_core.config.layers import SettingsNode
 from mappa_core.config.schema import SETTING_KEY
 from mappa_core.errors import ConfigError, MissingSetting
+
+
+class MissingValues(MissingSetting):
+    """The settings `keys` have no value."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__(f"{', '.join(keys)}: no value; give one in a config file or as {keys[0]}=VALUE")
+        self.keys = tuple(keys)
 
 
 def validate(schema: type, node: SettingsNode, key: str = "") -> DictConfig:
@@ -41,7 +49,7 @@ def raise_missing(keys: Iterable[str]) -> None:
     """Raise ConfigError that lists the settings `keys` without a value, if there are any."""
     missing = sorted(keys)
     if missing:
-        raise MissingSetting(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
+        raise MissingValues(missing)
 
 
 def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:

@@ -60,17 +60,17 @@ def parse_yaml(text: str, source: str) -> SettingsNode:
     return node
 
 
-def parse_overrides(overrides: Sequence[str]) -> SettingsNode:
+def parse_overrides(overrides: Sequence[str], origin: str = COMMAND_LINE) -> SettingsNode:
     """Parse `key=value` overrides, whose values are YAML. Later overrides win over earlier ones."""
-    tree = SettingsNode({}, COMMAND_LINE)
+    tree = SettingsNode({}, origin)
     for override in overrides:
         key, equals, text = override.partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise ConfigError(f"{override!r} on the {COMMAND_LINE}: write key=value, for example train.iterations=3")
-        node = with_origin(_parse(text, f"{override!r} on the {COMMAND_LINE}").plain, COMMAND_LINE)
+            raise ConfigError(f"{override!r} on the {origin}: write key=value, for example train.iterations=3")
+        node = with_origin(_parse(text, f"{override!r} on the {origin}").plain, origin)
         for part in reversed(parts):
-            node = SettingsNode({part: node}, COMMAND_LINE)
+            node = SettingsNode({part: node}, origin)
         tree = merge(tree, node, keep_options=True)
     return tree
 

@@ -32,6 +32,7 @@ from mappa.look.interventions import (
 )
 from mappa.runs import RunReader
 from mappa.session.builder import open_session
+from mappa.session.runtime import record_session_events
 from mappa.session.stored_runs import StoredScenes, open_coach
 from mappa.store.folder import RunFolder
 from mappa_core import RunError, Split, Task, ToolError, Trajectory, Verdict
@@ -125,6 +126,7 @@ async def prove_blame(
         )
         if reader.files.is_dir():
             shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
+        record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
         limits = judging_limits(config)
         named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
@@ -132,7 +134,7 @@ async def prove_blame(
             on_providers((*session.providers, *named.coach.providers))
         if on_start is not None:
             on_start(len(ARMS) * len(failed))
-        scenes = StoredScenes(workflow=session.workflow, bench=bench, reference_for=config.coach.reference_for)
+        scenes = StoredScenes.of(session.workflow, bench, config)
         judge = TrajectoryJudge(named, scenes, limits)
         player = InterventionPlayer(session, folder, split, on_play)
         prover = _Prover(session.workflow.metric, player, Random(config.seed))

@@ -16,7 +16,7 @@ from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Replacement
 from mappa.session.builder import Session
-from mappa.session.stored_runs import StoredScenes
+from mappa.session.stored_runs import RecordedScenes
 from mappa.store.folder import RunFolder
 from mappa_core import MAX_SCORE, NOBODY, Completion, Split, Step, Task, Trajectory, Verdict
 from mappa_core.calls.spend_ledger import Ledger
@@ -87,7 +87,7 @@ class InterventionPlayer:
 class TrajectoryJudge:
     """Asks a coach for its verdicts on all actions of trajectories, together where it judges whole ones."""
 
-    def __init__(self, judge: NamedCoach, scenes: StoredScenes, limits: JudgingLimits) -> None:
+    def __init__(self, judge: NamedCoach, scenes: RecordedScenes, limits: JudgingLimits) -> None:
         self._judge = judge
         self._scenes = scenes
         self._limits = limits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa.config.compose import ComposedConfig, restore
+from mappa.config.compose import ComposedConfig
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import mean_interval
@@ -19,10 +19,9 @@ from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.runs.rows import EvaluationRow
-from mappa.store.folder import CONFIG
 from mappa.store.iteration_report import CoachFigures
 from mappa.training.iteration_figures import count_verdicts
-from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict, Workflow
+from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict
 from mappa_core.plugins import Registry
 from mappa_core.records import Interval, Label
 from mappa_core.sandbox import Sandbox
@@ -134,16 +133,15 @@ async def observe(
     return diagnose(trajectories, result.roles, result.evaluation, result.folder, examples=examples)
 
 
-async def observe_run(
-    registry: Registry,
+def observe_run(
     folder: Path,
     *,
     split: Split | None = None,
     iteration: int | None = None,
     examples: int = 3,
 ) -> Diagnosis:
-    """Diagnose rollouts that the run in `folder` has recorded, by their recorded verdicts. Nothing is rolled out or
-    written.
+    """Diagnose rollouts that the run in `folder` has recorded, by their recorded verdicts and its recorded team.
+    Nothing is rolled out or written, and no plugin is needed.
 
     Args:
         split: None: the training rollouts, or those of the evaluation if there are none.
@@ -151,34 +149,29 @@ async def observe_run(
 
     Raises:
         RunError: the folder is not a run, or holds no such rollouts that ended.
-        PluginError, ConfigError: its workflow is not installed.
     """
-    config = restore(registry, folder / CONFIG).config
-    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-    try:
-        with RunReader(folder) as reader:
-            if split is None:
-                split = "train" if reader.counts("train") else "eval"
-            chosen = _choose_evaluation(reader, iteration) if split == "eval" else None
-            rows = _finished_rows(reader, folder, split, iteration if chosen is None else chosen.iteration)
-            if chosen is not None and chosen.part != "all":
-                played = {one.id for one in reader.outcomes(chosen.iteration, chosen.part)}
-                rows = [row for row in rows if row.id in played]
-            stored = [reader.trajectory(row.id) for row in rows]
-            labels = [label for row in rows for label in reader.labels(row.id)]
-    finally:
-        await workflow.close()
+    with RunReader(folder) as reader:
+        team, is_imported = reader.team, reader.settings.get("workflow.use") == IMPORT_RECIPE
+        if split is None:
+            split = "train" if reader.counts("train") else "eval"
+        chosen = _choose_evaluation(reader, iteration) if split == "eval" else None
+        rows = _finished_rows(reader, folder, split, iteration if chosen is None else chosen.iteration)
+        if chosen is not None and chosen.part != "all":
+            played = {one.id for one in reader.outcomes(chosen.iteration, chosen.part)}
+            rows = [row for row in rows if row.id in played]
+        stored = [reader.trajectory(row.id) for row in rows]
+        labels = [label for row in rows for label in reader.labels(row.id)]
     trajectories = _with_counted_verdicts(stored)
     evaluation = build_evaluation(
         trajectories,
-        metric=workflow.metric,
-        figures=workflow.figures,
+        metric=team.metric,
+        figures=team.figures,
         iteration=rows[0].iteration,
         require_metric=False,
     )
     evaluation = replace(evaluation, part="all" if chosen is None else chosen.part)
-    diagnosis = diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
-    return replace(_with_labels(diagnosis, trajectories, labels), imported=config.workflow.use == IMPORT_RECIPE)
+    diagnosis = diagnose(trajectories, team.agents, evaluation, folder, split=split, examples=examples)
+    return replace(_with_labels(diagnosis, trajectories, labels), imported=is_imported)
 
 
 def _with_labels(diagnosis: Diagnosis, trajectories: Sequence[Trajectory], labels: Sequence[Label]) -> Diagnosis:

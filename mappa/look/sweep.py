@@ -1,6 +1,7 @@
 """Sweeps: every combination of settings and seeds is a run in its own process. Finished runs are never run again.
 
 <folder>/sweep.json        the planned runs and their status
+<folder>/sweep.mark        that this user planned them (see `mappa.store.marks`)
 <folder>/config.yaml       the settings that all runs share, resolved when the sweep was created
 <folder>/<arm>-s<seed>/    a run folder
 <folder>/logs/             the output of every run
@@ -19,12 +20,14 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mappa.config.compose import ComposedConfig, compose
+from mappa.config.compose import ComposedConfig, compose, read_stored
 from mappa.config.yaml_io import format_scalar, parse_yaml
 from mappa.look.arm_checks import check_arms
 from mappa.look.compare import Comparison, compare_arms, sequential_level
 from mappa.look.run_results import RunResult, differing_settings, read_result
 from mappa.runs import RunReader
+from mappa.session.trust import find_differences, require_trusted
+from mappa.store.marks import write_mark
 from mappa.store.summary import Summary
 from mappa_core import ConfigError, RunError
 from mappa_core.engine import EngineLost
@@ -148,7 +151,24 @@ def create_sweep(
         (folder / LOGS_FOLDER).mkdir(parents=True)
     write_atomic(folder / CONFIG, text)
     save_sweep(folder, sweep)
+    write_mark(folder / SWEEP_FILE, _planned_text(sweep, text))
     return sweep
+
+
+def require_trusted_sweep(folder: Path, sweep: Sweep, registry: Registry, *, trust: bool) -> None:
+    """Check that the user made the sweep in a folder, or trusts it, before its runs are started: its config and the
+    words of its arms are taken as if the user gave them. Raises UntrustedRun."""
+    stored = read_stored(folder / CONFIG)
+    differences = find_differences(registry, stored, ())
+    words = [word for arm in sweep.arms for word in arm.words]
+    shown = (*map(str, differences), *words, *(f"run.name={run.folder}" for run in sweep.runs))
+    require_trusted(folder / SWEEP_FILE, _planned_text(sweep, stored.text), shown, trust=trust)
+
+
+def _planned_text(sweep: Sweep, config: str) -> str:
+    """What a sweep was begun with, whatever became of its runs."""
+    planned = replace(sweep, runs=tuple(replace(run, status="waiting", error=None) for run in sweep.runs))
+    return f"{msgspec.json.encode(planned).decode()}\n{config}"
 
 
 def _compose_arm(registry: Registry, text: str, arm: SweepArm) -> ComposedConfig:

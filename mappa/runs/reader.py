@@ -23,6 +23,7 @@ from mappa.store.iteration_report import HealthWarning, IterationReport
 from mappa.store.iterations import load_iterations, load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
 from mappa.store.summary import SUMMARY_NAME, Summary, read_summary
+from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.store.writer import PROMPT_EVENT
 from mappa_core.config.layers import iter_leaves
 from mappa_core.errors import RunError
@@ -114,6 +115,15 @@ class RunReader(AbstractContextManager["RunReader"]):
             rows = [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
         # Later ones replace earlier ones in place, so the order is that of the first.
         return list({(row.part, row.iteration): row for row in rows}.values())
+
+    @property
+    def team(self) -> TeamRecord:
+        """The team as the run recorded it when it last started. Raises RunError if it has recorded none."""
+        recorded = self.events(TEAM_EVENT)
+        if not recorded:
+            raise RunError(f"{self.folder} does not say which agents its team has: it was never begun by `mappa`")
+        with self._database.damage_reported():
+            return msgspec.convert(dict(recorded[-1].body), TeamRecord)
 
     @property
     def prompts(self) -> Mapping[str, Mapping[str, str]]:

@@ -10,6 +10,7 @@ from mappa.rollout.team import Team
 from mappa.session.builder import Session
 from mappa.store.cassette import open_cassette
 from mappa.store.folder import RunFolder
+from mappa.store.team_record import TeamRecord
 from mappa.store.writer import PROMPT_EVENT, Store
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
@@ -64,11 +65,20 @@ def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
 
 
 def record_session_events(session: Session, store: Store) -> None:
-    """Record events for the providers, every prompt, and every tool that runs programs."""
+    """Record the team, and events for the providers, every prompt, and every tool that runs programs."""
+    record_team(session.team, store)
     store.record_event("providers", providers=session.providers)
     record_prompts(session.team, store)
     for tool, sandbox in session.sandboxes.items():
         store.record_event("sandbox", tool=tool, name=sandbox.name, detail=sandbox.detail, warnings=sandbox.warnings)
+
+
+def record_team(team: Team, store: Store) -> None:
+    """Record who the agents are, what is reported of them and which tools they have."""
+    workflow, tools = team.workflow, {name: tool.spec for name, tool in team.tools.items()}
+    store.record_team(
+        TeamRecord(agents=workflow.agents, metric=workflow.metric, figures=tuple(workflow.figures), tools=tools)
+    )
 
 
 def record_prompts(team: Team, store: Store) -> None:

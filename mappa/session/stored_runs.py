@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,35 +16,56 @@ from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Coach, Workflow
-from mappa_core.records import Scene, Trajectory
+from mappa_core.records import Role, Scene, Trajectory
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredScenes:
-    """Scenes of the stored trajectories of a run. `bench` runs programs on the files that the run keeps."""
+class RecordedScenes:
+    """Scenes of the stored trajectories of a run, of what it recorded alone: nothing of the run is built. The workflow
+    that describes the truth is not there, so a coach that may see the truth is shown the reference as it is."""
 
-    workflow: Workflow
-    bench: Bench
+    agents: Mapping[str, Role]
+    metric: str
     reference_for: Collection[str]
     """Agents whose coach may see the truth."""
 
     def live(self, trajectory: Trajectory) -> tuple[Scene, ...]:
         """Scenes of all steps as their coaches saw them live, in order."""
-        return live_scenes(trajectory, self.workflow.agents, reference_for=self.reference_for)
+        return live_scenes(trajectory, self.agents, reference_for=self.reference_for)
 
     def hindsight(self, trajectory: Trajectory) -> tuple[Scene, ...]:
         """Scenes of all steps with the later ones and the outcome; none for a trajectory that failed."""
         if trajectory.error is not None:
             return ()
-        return hindsight_scenes(
-            trajectory, self.workflow.agents, metric=self.workflow.metric, reference_for=self.reference_for
-        )
+        return hindsight_scenes(trajectory, self.agents, metric=self.metric, reference_for=self.reference_for)
 
     async def with_truth(self, scene: Scene) -> Scene:
         """Add the workflow's description of the truth to `scene`, if its coach may see it."""
+        return scene
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredScenes(RecordedScenes):
+    """Scenes with the truth as the workflow describes it. `bench` runs programs on the files that the run keeps."""
+
+    workflow: Workflow
+    bench: Bench
+
+    @classmethod
+    def of(cls, workflow: Workflow, bench: Bench, config: RunConfig) -> StoredScenes:
+        """The scenes of runs of a workflow with this config."""
+        return cls(
+            agents=workflow.agents,
+            metric=workflow.metric,
+            reference_for=config.coach.reference_for,
+            workflow=workflow,
+            bench=bench,
+        )
+
+    async def with_truth(self, scene: Scene) -> Scene:
         return await with_truth(scene, self.workflow, self.bench)
 
 
@@ -58,7 +79,7 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
         stack.push_async_callback(workflow.close)
         own = await build_tools(replace(config, tools=chosen), registry, stack)
         bench = ScratchRunner(own.tools, own.limits, own.retries, wait_s=RETRY_AFTER_S, archive=files)
-        yield StoredScenes(workflow=workflow, bench=bench, reference_for=config.coach.reference_for)
+        yield StoredScenes.of(workflow, bench, config)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from mappa.config.yaml_io import parse_yaml
 from mappa.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
+from mappa.store.marks import is_trusted
 from mappa.store.mirror import Mirror
 from mappa_core.config.layers import SettingsNode
 from mappa_core.errors import RunError
@@ -47,8 +48,16 @@ def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
     for place, policy in _interpretations(run):
         found = _open_checkpoints(place, root)
         if found is not None:
-            checkpoints, settings = found
-            checkpoint = checkpoints.load(_resolve_iteration(checkpoints, which, place))
+            checkpoints, settings, unasked = found
+            try:
+                checkpoint = checkpoints.load(_resolve_iteration(checkpoints, which, place))
+            except RunError as error:
+                if unasked is None:
+                    raise
+                raise RunError(
+                    f"{error}. The copies that its config names were not asked for, as the run was not made here by "
+                    f"you: name them yourself, as {unasked}@{which}"
+                ) from error
             exact = f"{run}@{checkpoint.manifest.iteration}"
             return ResolvedCheckpoint(checkpoint=checkpoint, settings=settings, policy=policy, exact=exact)
     raise RunError(f"{text!r}: there is no run {run}, neither as a path nor in {root}")
@@ -62,8 +71,9 @@ def _interpretations(run: str) -> Iterator[tuple[str, str | None]]:
         yield place, policy
 
 
-def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode] | None:
-    """Open the checkpoints of a run and read its settings; None if there is no such run."""
+def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode, str | None] | None:
+    """Open the checkpoints of a run and read its settings; None if there is no such run. With them comes the address of
+    copies that were left aside, because a stranger's config names it."""
     if "://" in place:
         mirror = Mirror(place)
         # Cached by a hash of the whole URL, which may hold characters that no name of a folder may.
@@ -73,12 +83,16 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
             return None
         settings = parse_yaml(stored.decode("utf-8"), mirror.url)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
-        return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings
+        return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings, None
     for folder in (Path(place).expanduser(), root / place):
         if (folder / CONFIG).is_file():
-            settings = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG))
-            url = settings.at("checkpoint.url")
-            return open_checkpoints(folder, None if url is None else url.plain), settings
+            text = (folder / CONFIG).read_text("utf-8")
+            settings = parse_yaml(text, str(folder / CONFIG))
+            node = settings.at("checkpoint.url")
+            url = None if node is None else node.plain
+            if url is None or is_trusted(folder / CONFIG, text):
+                return open_checkpoints(folder, url), settings, None
+            return open_checkpoints(folder, None), settings, f"{url}/{folder.resolve().name}"
     return None
 
 

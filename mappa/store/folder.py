@@ -2,6 +2,7 @@
 
     <root>/<plugin>-<recipe>-<time>-<4 hex>/
         config.yaml     the resolved settings
+        config.mark     that this user made it (see `marks`)
         run.db          all records (see `schema`)
         summary.json    its results (see `summary`)
         checkpoints/    (see `checkpoint`)
@@ -25,6 +26,7 @@ from secrets import token_hex
 
 from mappa.config.yaml_io import CONFIG as CONFIG
 from mappa.store.checkpoint import Checkpoints
+from mappa.store.marks import write_mark
 from mappa.store.mirror import Mirror
 from mappa.store.schema import DATABASE_NAME
 from mappa.store.writer import Store
@@ -73,6 +75,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 # Renamed when complete: a process that lists runs never sees one without its config or database.
                 aside.mkdir()
                 write_atomic(aside / CONFIG, config)
+                write_mark(aside / CONFIG, config)
                 Store.create(aside / DATABASE_NAME)
                 if url is not None:
                     _claim_mirror(Mirror(url).subfolder(path.name), config)
@@ -106,6 +109,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def write_config(self, text: str) -> None:
         """Replace `config.yaml`, for a run that resumes with other settings."""
         write_atomic(self.path / CONFIG, text)
+        write_mark(self.path / CONFIG, text)
 
     def close(self) -> None:
         """Close the store and release the lock; a second call does nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mappa.store.iteration_report import IterationReport
 from mappa.store.iterations import load_iterations
 from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
 from mappa.store.schema import Database, fold_journal
+from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa_core.errors import ReplayError
 from mappa_core.files import fsync_path, storage_errors
 from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
@@ -152,6 +153,10 @@ class Store:
         with self._database.transaction() as connection:
             row = (time.time(), kind, self._database.pack(body))
             connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
+
+    def record_team(self, team: TeamRecord) -> None:
+        """Record the team; of several records the last counts."""
+        self.record_event(TEAM_EVENT, **{each.name: getattr(team, each.name) for each in fields(team)})
 
     def events(self, kind: str) -> list[Event]:
         return load_events(self._database, kind)

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from mappa.config.compose import ComposedConfig, compose, restore
+from mappa.config.compose import ComposedConfig, compose
 from mappa.config.resume_diff import check_resume_changes
 from mappa.evaluation.heldout import Evaluation
 from mappa.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa.session import Session, attach_coaches, open_session, record_session_events
 from mappa.session.config_problems import find_problems, overridden_settings
+from mappa.session.trust import restore_resumed
 from mappa.session.warm_start import resolve_starts
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
@@ -79,12 +80,12 @@ class Run:
         return cls(compose(registry, recipe=recipe, config_files=config, overrides=words), registry)
 
     @classmethod
-    def resume(cls, folder: Path, *settings: str, registry: Registry | None = None) -> Run:
+    def resume(cls, folder: Path, *settings: str, registry: Registry | None = None, trust: bool = False) -> Run:
         """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it. Raises
-        ConfigError, with the difference, if a setting would change finished work, or leave some out."""
+        ConfigError, with the difference, if a setting would change finished work, or leave some out, or if the run is a
+        stranger's that would run or reach what is not installed; `trust` resumes that, too, and is remembered."""
         registry = registry or load_plugins()
-        stored = restore(registry, folder / CONFIG)
-        composed = restore(registry, folder / CONFIG, settings)
+        stored, composed = restore_resumed(registry, folder / CONFIG, settings, trust=trust)
         check_resume_changes(stored, composed)
         with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
             latest = load_latest_iteration(database)

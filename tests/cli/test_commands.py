@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mappa.cli import main
-from mappa.sessions import restore
+from mappa.sessions import restore_trusted
 from mappa.testing import load_plugins
 
 
@@ -39,7 +39,7 @@ def test_config_shows_value_and_origin(acme, out):
 
 def test_what_config_prints_is_a_config(acme, out, write):
     text = out("config", "--plugin", "acme", "seed=5")
-    assert restore(load_plugins(), write("config.yaml", text)).config.seed == 5
+    assert restore_trusted(load_plugins(), write("config.yaml", text)).config.seed == 5
 
 
 def test_config_as_json_holds_document_origins_and_hash(acme, out, write):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappa.config.compose import compose, restore
+from mappa.config.compose import compose, read_stored
 from mappa.config.resume_diff import check_resume_changes, diff_configs
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, PluginError, RunError
@@ -21,6 +21,10 @@ def stored(registry, write):
     return write(
         "config.yaml", compose(registry, "acme", overrides=["train.epochs=3", 'coach.options.model="1e-6"']).to_yaml()
     )
+
+
+def restore(registry, stored, words=()):
+    return read_stored(stored).resolve(registry, words)
 
 
 def same(one, other) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from mappa.cli.console import Console, echo
-from mappa.cli.options import load_registry
+from mappa.cli.options import load_registry, trust_option
 from mappa_core import ConfigError
 from mappa_core.plugins import Registry
 
@@ -55,6 +55,7 @@ class EvalRequest:
     concurrency: int
     timeout: float
     save: Path | None
+    trust: bool
     quiet: bool
     as_json: bool
     settings: Sequence[str]
@@ -132,6 +133,7 @@ class _Evaluated:
     "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Timeout of a verdict."
 )
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
@@ -227,7 +229,13 @@ async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> 
     if asked.benchmark is not None:
         return read_benchmark(asked.benchmark, asked.data, truth=truth, hindsight=hindsight, limit=asked.limit)
     return await read_labelled_runs(
-        registry, asked.runs, truth=truth, hindsight=hindsight, labeller=asked.labeller, limit=asked.limit
+        registry,
+        asked.runs,
+        truth=truth,
+        hindsight=hindsight,
+        labeller=asked.labeller,
+        limit=asked.limit,
+        trust=asked.trust,
     )
 
 
@@ -268,7 +276,7 @@ async def _read_labels(registry: Registry, asked: EvalRequest) -> LabelledSet:
         labels = read_labels(asked.file, asked.limit)
     else:
         source: LabelSource = "counterfactual" if asked.against == "counterfactual" else "outcome"
-        labels = await label_runs(registry, asked.runs, asked.limit, label_source=source)
+        labels = await label_runs(registry, asked.runs, asked.limit, label_source=source, trust=asked.trust)
     if asked.agents:
         labels = labels.for_agents(asked.agents)
     if asked.save is not None:

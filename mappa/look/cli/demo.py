@@ -21,8 +21,8 @@ def command(root: Path | None, port: int, opens: bool) -> None:
     """Show a play that failed, and who is to blame; it comes with Mappa.
 
     Three agents solved problems in words and began to learn; nothing is trained here. The page is one of `mappa view`:
-    only this machine can connect. With --to the run is written there, for runs trace, report and judge; observe needs
-    mappa-mathchat, too.
+    only this machine can connect. With --to the run is written there, for runs trace, observe, report and judge;
+    judge needs mappa-mathchat, too.
     """
     from mappa.look.demo import unpack_demo
     from mappa.look.view.web.telling import telling_address

@@ -87,16 +87,13 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
 
 
 def _build_engine(named: ResolvedCheckpoint) -> Engine:
-    """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
+    """Build the engine of the run by its name, without opening it. Raises PluginError if it is not installed."""
     from mappa.cli.options import load_registry
-    from mappa.config.compose import build_options
-    from mappa_core.config.layers import with_origin
     from mappa_core.config.schema import RunConfig
 
-    registry, section = load_registry(), named.settings.at("engine") or with_origin({}, "default")
-    use = section.at("use")
-    name = RunConfig().engine.use if use is None else str(use.plain)
-    engine: Engine = registry.build("engines", name, build_options(registry, "engines", name, section, "options"))
+    use = named.settings.at("engine.use")
+    # With default options: those of the run may name hosts and folders, and a checkpoint is read without them.
+    engine: Engine = load_registry().build("engines", RunConfig().engine.use if use is None else str(use.plain))
     return engine
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from mappa.cli.options import load_registry
 from mappa_core import MAX_SCORE, ConfigError, RunError, Split
 from mappa_core.records import Phase
 
@@ -101,7 +99,7 @@ def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], argumen
     request = ExportRequest(
         form=form, filters=filters, source=arguments.source, gap=arguments.gap, threshold=arguments.threshold
     )
-    exported = asyncio.run(export_dataset(load_registry(), Path(run), out, request))
+    exported = export_dataset(Path(run), out, request)
     console = Console()
     for agent in dict.fromkeys((*exported.examples, *exported.left_out)):
         console.print(_agent_line(exported, agent), markup=False, highlight=False, soft_wrap=True)

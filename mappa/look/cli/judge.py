@@ -16,8 +16,7 @@ from rich.table import Table
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_or_dash, format_percent
-from mappa.cli.options import load_registry
-from mappa.config.compose import restore
+from mappa.cli.options import load_registry, trust_option
 from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     "--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which rollouts."
 )
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Trajectories at most, the first ones.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
@@ -43,6 +43,7 @@ def command(
     iteration: int | None,
     split: Split,
     limit: int | None,
+    trust: bool,
     quiet: bool,
     as_json: bool,
     settings: Sequence[str],
@@ -54,10 +55,11 @@ def command(
     section `coach` for it, as in coach.spend_usd=5.
     """
     from mappa.look.judge import judge_run
+    from mappa.session.trust import restore_trusted
 
     registry = load_registry()
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
-    composed = restore(registry, run, (f"coach.use={json.dumps(coach)}", *own))
+    composed = restore_trusted(registry, run, (f"coach.use={json.dumps(coach)}", *own), trust=trust)
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=quiet or as_json) as bar:
         judged = asyncio.run(

@@ -74,7 +74,7 @@ def _observe_run(
 
     if arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
         raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
-    return asyncio.run(observe_run(load_registry(), folder, split=split, iteration=iteration, examples=examples))
+    return observe_run(folder, split=split, iteration=iteration, examples=examples)
 
 
 def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:

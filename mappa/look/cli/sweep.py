@@ -12,7 +12,7 @@ import click
 
 from mappa.cli.command_group import blocked_plugins
 from mappa.cli.console import Console, echo
-from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ EXIT_FAILED = 2
 @click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 by default.")
 @click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="New folder for the sweep.")
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue the sweep in this folder.")
+@trust_option
 @click.option("--jobs", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
 @click.option("--ray", metavar="ADDRESS", help="Run on the machines of this Ray: auto, or HOST:PORT.")
 @click.option("--cpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="CPUs of a run on Ray.")
@@ -44,6 +45,7 @@ def command(
     seeds: str | None,
     folder: Path | None,
     resume: Path | None,
+    trust: bool,
     jobs: int,
     ray: str | None,
     cpus: int,
@@ -63,7 +65,7 @@ def command(
     """
     import msgspec
 
-    from mappa.look.sweep import collect_results, load_sweep
+    from mappa.look.sweep import collect_results, load_sweep, require_trusted_sweep
     from mappa.look.view.sweep_page import write_sweep_page
 
     if ray is not None:
@@ -76,6 +78,7 @@ def command(
                 "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
             )
         folder, sweep = resume, load_sweep(resume)
+        require_trusted_sweep(folder, sweep, load_registry(), trust=trust)
     errors = Console(stderr=True)
 
     def changed(now: Sweep, run: SweepRun) -> None:

@@ -21,9 +21,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from mappa.config.compose import restore
+from mappa.look.coach_eval.shown_scenes import open_shown_scenes
 from mappa.runs import RunReader, TrajectoryRow
-from mappa.session.stored_runs import open_stored_scenes
 from mappa_core import ConfigError, InputError, RunError, Scene, Trajectory
 from mappa_core.codec import from_json, to_json
 from mappa_core.credit.counterfactual import Credit, counterfactual_credit
@@ -82,16 +81,24 @@ class LabelledSet:
 
 
 async def label_runs(
-    registry: Registry, folders: Sequence[Path], limit: int | None = None, *, label_source: LabelSource = "outcome"
+    registry: Registry,
+    folders: Sequence[Path],
+    limit: int | None = None,
+    *,
+    label_source: LabelSource = "outcome",
+    trust: bool = False,
 ) -> LabelledSet:
     """Label the actions of the runs' trajectories that ended well with the workflow's metric of the trajectory, or with
     their counterfactual credit of it. Scenes are as the run's own coach saw them (`coach.reference_for`).
 
     Args:
         limit: maximum number of trajectories, sampled from all of them.
+        trust: trust the runs with what their workflows run and reach, as `restore_trusted` says; they are built only
+            where a coach of the run saw the truth.
 
     Raises:
-        RunError, ConfigError, PluginError: a folder is no run, its workflow is not installed, or no action has a label.
+        RunError, ConfigError, PluginError: a folder is no run, its workflow has to be built and is not installed or not
+            trusted, or no action has a label.
     """
     with ExitStack() as stack:
         readers = {folder: stack.enter_context(RunReader(folder)) for folder in dict.fromkeys(folders)}
@@ -101,7 +108,7 @@ async def label_runs(
         actions: list[LabelledAction] = []
         for folder, reader in readers.items():
             chosen = [name for one, name in drawn if one == folder]
-            for action, why in await _label_run(registry, folder, reader, chosen, label_source):
+            for action, why in await _label_run(registry, folder, reader, chosen, label_source, trust=trust):
                 if action is None:
                     left_out[f"actions: {why}"] += 1
                 else:
@@ -156,15 +163,15 @@ def _sample(names: Sequence[T], limit: int | None) -> Sequence[T]:
 
 
 async def _label_run(
-    registry: Registry, folder: Path, reader: RunReader, names: Sequence[str], label_source: LabelSource
+    registry: Registry, folder: Path, reader: RunReader, names: Sequence[str], label_source: LabelSource, *, trust: bool
 ) -> list[tuple[LabelledAction | None, str | None]]:
     """Label every action of the named trajectories of one run, or say why it has no label."""
     found: list[tuple[LabelledAction | None, str | None]] = []
-    async with open_stored_scenes(restore(registry, folder).config, registry, reader.files) as scenes:
+    async with open_shown_scenes(registry, folder, reader, truth=None, trust=trust) as scenes:
         for name in names:
             trajectory = reader.trajectory(name)
             for scene in scenes.live(trajectory):
-                label = _label(trajectory, scene.step.position, scenes.workflow.metric, label_source)
+                label = _label(trajectory, scene.step.position, scenes.metric, label_source)
                 if label.value is None:
                     found.append((None, label.reason))
                     continue

@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from mappa.config.compose import restore
+from mappa.look.coach_eval.shown_scenes import is_imported, open_shown_scenes
 from mappa.look.importing.import_run import count_agents, read_logs
 from mappa.look.importing.log_mapping import LogMapping
 from mappa.look.importing.offers import ImportedOptions, ImportedWorkflow
 from mappa.look.importing.trajectories import build_trajectories
 from mappa.runs import RunReader
-from mappa.session.stored_runs import StoredScenes, open_stored_scenes
+from mappa.session.stored_runs import RecordedScenes
 from mappa_core import ConfigError, Role, RunError, Scene, Step, Task, Trajectory
 from mappa_core.plugins import Registry
 from mappa_core.records import Label
@@ -126,33 +126,37 @@ async def read_labelled_runs(
     hindsight: bool = True,
     labeller: str | None = None,
     limit: int | None = None,
+    trust: bool = False,
 ) -> LabelledRuns:
-    """Read the labelled trajectories of run folders.
+    """Read the labelled trajectories of run folders. Their workflows are built only where the truth is shown.
 
     Args:
         truth: show the coach the reference of the task.
         hindsight: show it the later actions and the outcome.
         labeller: whose labels count; needed where several people labelled.
         limit: maximum number of runs, sampled from all of them.
+        trust: trust the runs with what their workflows run and reach, as `restore_trusted` says.
 
     Raises:
-        RunError, ConfigError, PluginError: a folder is no run, its workflow is not installed, no run has labels, or
-            several labellers and none chosen.
+        RunError, ConfigError, PluginError: a folder is no run, its workflow has to be built and is not installed or not
+            trusted, no run has labels, or several labellers and none chosen.
     """
     runs: list[LabelledRun] = []
     left_out: Counter[str] = Counter()
     for folder in dict.fromkeys(folders):
         with RunReader(folder) as reader:
             labels = _choose_labeller(reader.labels(), labeller, folder)
-            async with open_stored_scenes(restore(registry, folder).config, registry, reader.files) as stored:
-                shown = replace(stored, reference_for=tuple(stored.workflow.agents) if truth else ())
+            async with open_shown_scenes(registry, folder, reader, truth=truth, trust=trust) as shown:
                 for row in reader.trajectories:
                     trajectory = reader.trajectory(row.id)
                     own = labels.get(row.id, ())
                     if why := _exclusion_reason(trajectory, own):
                         left_out[why] += 1
                         continue
-                    scenes = await _show(shown, trajectory, hindsight=hindsight)
+                    if is_imported(reader):
+                        scenes = _build_scenes(trajectory, shown.agents, truth=truth, hindsight=hindsight)
+                    else:
+                        scenes = await _show(shown, trajectory, hindsight=hindsight)
                     runs.append(LabelledRun(name=f"{folder}:{row.id}", scenes=scenes, labels=tuple(own)))
     if not runs:
         raise RunError(f"no labelled rollout in {', '.join(map(str, folders))}")
@@ -209,10 +213,7 @@ def _exclusion_reason(trajectory: Trajectory, labels: Sequence[Label]) -> str | 
     return None if labels else NO_LABEL
 
 
-async def _show(stored: StoredScenes, trajectory: Trajectory, *, hindsight: bool) -> tuple[Scene, ...]:
-    if isinstance(stored.workflow, ImportedWorkflow):
-        truth = bool(stored.reference_for)
-        return _build_scenes(trajectory, stored.workflow.agents, truth=truth, hindsight=hindsight)
+async def _show(stored: RecordedScenes, trajectory: Trajectory, *, hindsight: bool) -> tuple[Scene, ...]:
     scenes = stored.hindsight(trajectory) if hindsight else ()
     return tuple([await stored.with_truth(scene) for scene in scenes or stored.live(trajectory)])
 

@@ -22,6 +22,7 @@ from mappa.look.interventions import (
     judging_limits,
 )
 from mappa.session.builder import open_session
+from mappa.session.runtime import record_session_events
 from mappa.session.stored_runs import StoredScenes, open_coach
 from mappa.store.folder import RunFolder
 from mappa_core import RunError, Step, Trajectory, Workflow
@@ -90,12 +91,13 @@ async def run_crash_test(
                 config=composed.to_yaml(),
             )
         )
+        record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
         limits = judging_limits(config)
         named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
-        scenes = StoredScenes(workflow=session.workflow, bench=bench, reference_for=config.coach.reference_for)
+        scenes = StoredScenes.of(session.workflow, bench, config)
         judge = TrajectoryJudge(named, scenes, limits)
         player = InterventionPlayer(session, folder, "eval", on_play)
         plays = await player.play_tasks(tasks)

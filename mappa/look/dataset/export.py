@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from mappa.config.compose import restore
+from mappa.config.compose import read_stored
 from mappa.look.dataset.card import write_card
 from mappa.look.dataset.examples import ExampleMaker, PromptFormatter
 from mappa.look.dataset.parquet import ParquetSpool, require_parquet
@@ -19,24 +18,26 @@ from mappa.look.dataset.select import Filters, select_actions
 from mappa.look.output_files import unique_file_name
 from mappa.runs import RunReader
 from mappa.session.policies import assign_policies
-from mappa.session.toolset import build_tools
 from mappa.store.folder import CONFIG
-from mappa_core import ConfigError, RunError, Workflow
+from mappa.store.team_record import TeamRecord
+from mappa_core import ConfigError, RunError
 from mappa_core.config.schema import RunConfig
 from mappa_core.files import storage_errors
-from mappa_core.plugins import Registry, did_you_mean
+from mappa_core.plugins import did_you_mean
 
 
-async def export_dataset(registry: Registry, run: Path, out: Path, request: ExportRequest) -> ExportResult:
+def export_dataset(run: Path, out: Path, request: ExportRequest) -> ExportResult:
     """Write the folder `out`: a Parquet file per agent, `dataset.json` and README.md. The folder appears atomically.
+    Only what is recorded is read: no plugin of the run is needed.
 
     Raises:
         RunError: `run` is not a run, `out` exists, no action of the run matches the request, or the storage fails.
-        ConfigError, PluginError: the request is inconsistent, or a plugin of the run is not installed.
+        ConfigError: the request is inconsistent.
     """
     require_parquet()
-    config = restore(registry, run / CONFIG).config
-    formatter = await _prompt_formatter(registry, config, request.filters)
+    config = read_stored(run / CONFIG).read()
+    with RunReader(run) as reader:
+        formatter = _prompt_formatter(reader.team, config, request.filters)
     make = request.example_maker(formatter)
     return _write_atomically(run, out, request, formatter, make, config)
 
@@ -59,24 +60,19 @@ def _write_atomically(
     return exported
 
 
-async def _prompt_formatter(registry: Registry, config: RunConfig, filters: Filters) -> PromptFormatter:
+def _prompt_formatter(team: TeamRecord, config: RunConfig, filters: Filters) -> PromptFormatter:
     """The prompt formatter of a run. Raises ConfigError if `filters` names an agent that the run does not have."""
-    async with AsyncExitStack() as stack:
-        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-        stack.push_async_callback(workflow.close)
-        agents = tuple(workflow.agents)
-        for name in filters.agents:
-            if name not in agents:
-                raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
-        kit = await build_tools(config, registry, stack)
-        specs = {name: tool.spec for name, tool in kit.tools.items()}
+    agents = tuple(team.agents)
+    for name in filters.agents:
+        if name not in agents:
+            raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
     kwargs = {agent: _template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
-    return PromptFormatter(tools=specs, template_kwargs=kwargs)
+    return PromptFormatter(tools=team.tools, template_kwargs=kwargs)
 
 
 def _template_kwargs(config: RunConfig, policy: str) -> Mapping[str, Any]:
-    section = config.policies.get(policy) or config.policies["default"]
-    return {} if section.kind == "api" else section.template_kwargs
+    section = config.policies.get(policy) or config.policies.get("default")
+    return {} if section is None or section.kind == "api" else section.template_kwargs
 
 
 def _write_examples(

@@ -10,16 +10,17 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from mappa.config.compose import restore
+from mappa.config.compose import read_stored
 from mappa.config.yaml_io import format_yaml
 from mappa.look.importing.documents import read_documents
 from mappa.look.importing.formats import FORMATS, find_format
 from mappa.look.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
-from mappa.look.importing.offers import IMPORT_RECIPE
+from mappa.look.importing.offers import IMPORT_RECIPE, ImportedWorkflow
 from mappa.look.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories, separate_tasks
 from mappa.store.agent_columns import summarize_agents
 from mappa.store.folder import RunFolder, new_run_name
 from mappa.store.summary import Summary, write_summary
+from mappa.store.team_record import TeamRecord
 from mappa_core import InputError, RunError, Trajectory
 from mappa_core.config.layers import with_origin
 from mappa_core.files import storage_errors, write_atomic
@@ -134,8 +135,10 @@ def _write_run(
     chosen: Format,
 ) -> None:
     trajectories = [one.trajectory for one in imported]
-    composed = restore(registry, folder.path)
+    composed = read_stored(folder.path).resolve(registry)
     folder.write_config(composed.to_yaml())
+    workflow = ImportedWorkflow(composed.config.workflow.options)
+    folder.store.record_team(TeamRecord(agents=workflow.agents, metric=workflow.metric))
     write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
     for one in imported:
         _store_trajectory(folder, one)

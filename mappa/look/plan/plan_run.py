@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa.config.compose import ComposedConfig, restore
-from mappa.config.resume_diff import diff_configs
+from mappa.config.compose import ComposedConfig, read_stored
+from mappa.config.resume_diff import diff_settings
 from mappa.look.plan.checkpoint_space import CheckpointSpace, plan_checkpoints
 from mappa.look.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa.look.plan.history import RunHistory, SplitHistory, read_history
@@ -84,7 +84,7 @@ async def plan_run(
     policy_of = assign_policies(config, tuple(roles))
     trained = trained_policies(config, policy_of.values())
     sections = {agent: _section(name, config) for agent, name in policy_of.items()}
-    differing = [] if previous is None else _relevant_differences(restore(registry, previous / CONFIG), composed)
+    differing = [] if previous is None else _relevant_differences(previous, composed)
     estimator = WorkloadEstimator(
         config=config,
         sections=sections,
@@ -222,9 +222,10 @@ def _count_held_out_tasks(config: RunConfig, registry: Registry) -> tuple[Planne
         return None, f"how many tasks an evaluation has is not known: {error}"
 
 
-def _relevant_differences(before: ComposedConfig, now: ComposedConfig) -> list[str]:
-    """Settings in which `before` differs and on which its measurements depend."""
-    return [change.key for change in diff_configs(before, now) if _matters(change.key)]
+def _relevant_differences(previous: Path, now: ComposedConfig) -> list[str]:
+    """Settings in which the run in `previous` differs and on which its measurements depend."""
+    before = read_stored(previous / CONFIG).settings
+    return [change.key for change in diff_settings(before, now.settings) if _matters(change.key)]
 
 
 def _matters(key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
 from pathlib import Path
 
 from mappa_engine.errors import ModelError
@@ -14,13 +14,15 @@ def resolve_model_path(spec: str) -> str:
     """Return the folder on disk, or the Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
     if spec.startswith(_PACKAGE):
         package, _, path = spec.removeprefix(_PACKAGE).partition("/")
-        try:
-            folder = Path(str(importlib.resources.files(package).joinpath(path)))
-        except ModuleNotFoundError as error:
+        top, *inside = package.split(".")
+        # Found without an import: a checkpoint that somebody else made may name any package.
+        found = importlib.util.find_spec(top) if top else None
+        if found is None or not found.submodule_search_locations:
             raise ModelError(
                 f"{spec}: the package {package} is not installed. Install the distribution that holds it, or "
                 "name a folder or a model of the hub."
-            ) from error
+            )
+        folder = Path(found.submodule_search_locations[0], *inside, path)
     else:
         folder = Path(spec).expanduser()
         named_like_a_path = spec.startswith((".", "~", "/")) or spec.count("/") > 1

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from mappa.runs import PROMPT_ROUND_EVENT, RunReader
-from mappa.sessions import ComposedConfig, format_scalar, format_yaml, with_origin
+from mappa.sessions import ComposedConfig, format_scalar, format_yaml, require_trusted, with_origin, write_mark
 from mappa_core import ConfigError, RunError
 from mappa_core.codec import from_json, to_json
 from mappa_core.files import storage_errors, write_atomic
@@ -32,17 +32,25 @@ class StoredSearch:
     weights: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Write it into the run folder."""
-        write_atomic(folder / OPTIONS_NAME, to_json(self))
+        """Write it into the run folder, with a mark that this user wrote it."""
+        text = to_json(self).decode()
+        write_atomic(folder / OPTIONS_NAME, text)
+        write_mark(folder / OPTIONS_NAME, text)
 
     @classmethod
-    def read(cls, folder: Path) -> StoredSearch:
-        """Read it from the run folder. Raises RunError if the folder holds no search."""
+    def read_trusted(cls, folder: Path, *, trust: bool = False) -> StoredSearch:
+        """Read it from the run folder. Raises RunError if the folder holds no search, and UntrustedRun if the user
+        neither wrote nor trusts it: the options of its proposer name hosts and keys."""
         path = folder / OPTIONS_NAME
         try:
-            return from_json(cls, path.read_bytes())
-        except (OSError, msgspec.DecodeError) as error:
+            text = path.read_text("utf-8")
+            search = from_json(cls, text)
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
             raise RunError(f"{folder} holds no search of prompts that could go on: {path}: {error}") from error
+        options = search.options
+        named = (f"proposer={options.proposer}", *(f"proposer.{word}" for word in options.proposer_settings))
+        require_trusted(path, text, (*named, f"weights={search.weights}"), trust=trust)
+        return search
 
 
 def check_playable(run: Path, composed: ComposedConfig) -> None:

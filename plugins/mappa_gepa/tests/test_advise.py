@@ -14,7 +14,7 @@ from desk_offers import Desk
 from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
-from mappa.sessions import compose, evaluate_standalone, restore
+from mappa.sessions import compose, evaluate_standalone, restore_trusted
 from mappa.statistics import Interval
 from mappa.testing import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose
@@ -263,7 +263,7 @@ def test_the_other_agents_do_not_move_in_a_short_training(trained):
     found = asyncio.run(
         train_shortly(
             Fix(kind="train", agent="solver"),
-            lambda *words: restore(installed, trained, ("run.name=null", *words)),
+            lambda *words: restore_trusted(installed, trained, ("run.name=null", *words)),
             installed,
             agents=("greeter", "solver"),
             weights=trained / "checkpoints/000004",

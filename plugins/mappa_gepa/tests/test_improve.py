@@ -7,7 +7,7 @@ import pytest
 
 import mappa_gepa
 from mappa.runs import RunReader
-from mappa.sessions import restore
+from mappa.sessions import restore_trusted
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, GuardStop, Offer, RunError, Task, hookimpl
 from mappa_gepa.improve import choose_candidate
@@ -138,7 +138,7 @@ def test_search_stopped_at_any_point_resumes_to_the_same_result(search, tmp_path
             break
         except RunError:
             folder = tmp_path / "broken"
-            composed = restore(registry, folder)
+            composed = restore_trusted(registry, folder)
     assert stop > 100, "it stopped often"
     assert broken.answered == whole.answered, "nothing is paid twice"
     assert (again.prompts, again.rollouts, again.proposals) == (found.prompts, found.rollouts, found.proposals)
@@ -152,7 +152,7 @@ def test_the_spending_cap_stops_the_search_and_a_higher_one_goes_on(search, regi
     settings = ("run.name=capped", f"coach.spend_usd={found.usd / 3}")
     with pytest.raises(GuardStop, match=r"spend.*--resume"):
         search(*settings, proposer_settings=price)
-    composed = restore(registry, tmp_path / "capped", (f"coach.spend_usd={2 * found.usd}",))
+    composed = restore_trusted(registry, tmp_path / "capped", (f"coach.spend_usd={2 * found.usd}",))
     again = search(folder=tmp_path / "capped", composed=composed, proposer_settings=price)
     assert (again.prompts, again.rollouts, again.gain) == (found.prompts, found.rollouts, found.gain)
     assert again.usd == pytest.approx(found.usd, rel=0.1)

@@ -280,7 +280,7 @@ def test_an_order_that_makes_no_sense_is_refused(order, words):
 
 async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_path):
     order = ExportRequest(form="kto", filters=Filters(), threshold=5.0)
-    exported = await export_dataset(registry, trained, tmp_path / "data", order)
+    exported = export_dataset(trained, tmp_path / "data", order)
     card = json.loads((tmp_path / "data" / "dataset.json").read_text())
     assert {agent: one["examples"] for agent, one in card["files"].items()} == exported.examples
     assert (card["form"], card["source"], card["threshold"], card["run"]) == ("kto", "actions", 5.0, trained.name)
@@ -302,7 +302,7 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
         assert found == expected
         assert count == len(expected) > 0
     with pytest.raises(RunError, match="exists already"):
-        await export_dataset(registry, trained, tmp_path / "data", order)
+        export_dataset(trained, tmp_path / "data", order)
 
 
 def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
@@ -343,7 +343,7 @@ def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
 async def test_export_without_examples_writes_nothing(trained, registry, tmp_path):
     order = ExportRequest(form="sft", filters=Filters(iterations=(90, 99), min_score=1.0))
     with pytest.raises(RunError, match="nothing to export"):
-        await export_dataset(registry, trained, tmp_path / "data", order)
+        export_dataset(trained, tmp_path / "data", order)
     assert not list(tmp_path.iterdir())
 
 

@@ -16,7 +16,7 @@ from mappa.look.judge import judge_run
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunFolder, RunReader
-from mappa.sessions import restore
+from mappa.sessions import restore_trusted
 from mappa.testing import load_plugins
 from mappa_core import Coach, ConfigError, InputError, Offer, Verdict, hookimpl
 from mappa_core.records import Label
@@ -264,7 +264,9 @@ async def test_no_coach_sees_a_label(tmp_path, hindsight):
     line = {**GENERATED, "mistake_reason": CANARY}
     made = imported(tmp_path, line)
     Listener.seen.clear()
-    await judge_run(restore(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder)
+    await judge_run(
+        restore_trusted(registry, made.folder / "config.yaml", ("coach.use=listener",)), registry, made.folder
+    )
     found = await read_labelled_runs(registry, [made.folder], hindsight=hindsight)
     shown = read_benchmark("who-and-when", [tmp_path / "run.jsonl"], hindsight=hindsight)
     assert found.runs[0].labels[0].reason == CANARY == shown.runs[0].labels[0].reason

@@ -19,7 +19,7 @@ from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunFolder, RunReader
-from mappa.sessions import restore
+from mappa.sessions import restore_trusted
 from mappa.testing import load_plugins
 from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
 
@@ -267,7 +267,7 @@ def test_spans_without_what_was_said_are_refused(tmp_path):
 async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_was_given(tmp_path):
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(4)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
-    seen = await observe_run(load_plugins(only=("look",)), made.folder)
+    seen = observe_run(made.folder)
     assert (seen.rollouts, seen.unsuccessful, seen.coach.total.verdicts) == (4, 2, 0)
     assert seen.evaluation.interval.mean == 0.5
     with RunFolder.open(made.folder) as folder:
@@ -282,7 +282,7 @@ async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_w
                     id=f"{one.steps[0].id}/judge/again/{score}",
                 )
                 folder.store.record_verdict(verdict)
-    seen = await observe_run(load_plugins(only=("look",)), made.folder)
+    seen = observe_run(made.folder)
     planner = next(agent for agent in seen.agents if agent.agent == "planner")
     assert (planner.scored, planner.score.mean, planner.low) == (4, 2.0, 4)
 
@@ -306,7 +306,7 @@ async def test_imported_run_is_judged_and_certifies_a_coach(tmp_path):
     registry = load_plugins(only=("look",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
-    composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
+    composed = restore_trusted(registry, made.folder / "config.yaml", ("coach.use=lengths",))
     told = await judge_run(composed, registry, made.folder)
     assert (told.counts.scored, told.overall.actions) == (6, 0)
     (first, _) = trajectories(made)
@@ -322,7 +322,7 @@ def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, mo
     registry = load_plugins(only=("look",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(4)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
-    composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
+    composed = restore_trusted(registry, made.folder / "config.yaml", ("coach.use=lengths",))
     for _ in range(2):
         asyncio.run(judge_run(composed, registry, made.folder))
     with RunReader(made.folder) as reader:
@@ -345,7 +345,7 @@ def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, mo
 
 async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
     made = imported(tmp_path, {"messages": CHAT}, {"messages": CHAT[1:]})
-    seen = await observe_run(load_plugins(only=("look",)), made.folder)
+    seen = observe_run(made.folder)
     assert (made.measured, seen.unsuccessful, seen.evaluation.interval) == (0, 0, None)
 
 

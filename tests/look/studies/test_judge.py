@@ -8,7 +8,7 @@ import pytest
 
 from mappa.look.judge import judge_run
 from mappa.runs import RunFolder, RunReader
-from mappa.sessions import restore
+from mappa.sessions import restore_trusted
 from mappa_core import ConfigError, RunError, Task
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
@@ -19,7 +19,7 @@ def again(registry):
     """Judge a run again with its config changed by words."""
 
     async def judge(run, *words, **asked):
-        return await judge_run(restore(registry, run / "config.yaml", words), registry, run, **asked)
+        return await judge_run(restore_trusted(registry, run / "config.yaml", words), registry, run, **asked)
 
     return judge
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from mappa.commands import Console, announce_providers, echo, load_registry, rollout_bar
+from mappa.commands import Console, announce_providers, echo, load_registry, rollout_bar, trust_option
 from mappa.runs import RunReader
-from mappa.sessions import ComposedConfig, restore
+from mappa.sessions import ComposedConfig, restore_trusted
 from mappa_core import ConfigError
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
@@ -39,6 +39,7 @@ NOTHING_TO_TRY = (
 )
 @click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents that can be trained.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
@@ -50,6 +51,7 @@ def command(
     swaps: Sequence[str],
     trained: bool,
     agents: Sequence[str],
+    trust: bool,
     quiet: bool,
     as_json: bool,
     settings: Sequence[str],
@@ -75,7 +77,7 @@ def command(
     followed = _last_prompts(run)
 
     def variant(*others: str) -> ComposedConfig:
-        return restore(registry, run, ("run.name=null", *followed, *words, *others))
+        return restore_trusted(registry, run, ("run.name=null", *words, *others), recorded=followed, trust=trust)
 
     def announce(providers: Sequence[Provider]) -> None:
         announce_providers(errors, [one for one in providers if one not in announced])

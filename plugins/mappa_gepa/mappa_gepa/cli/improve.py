@@ -21,9 +21,10 @@ from mappa.commands import (
     load_registry,
     recipe_options,
     rollout_bar,
+    trust_option,
 )
 from mappa.runs import RunReader
-from mappa.sessions import ComposedConfig, diff_configs, restore
+from mappa.sessions import ComposedConfig, diff_configs, restore_resumed, restore_trusted
 from mappa_core import ConfigError, Registry
 from mappa_core.codec import to_json
 from mappa_gepa.options import PERFECT, ImproveOptions
@@ -65,10 +66,17 @@ REFUSALS = {
 @click.option("--patience", metavar="N", type=int, help="End after N proposals in a row of which none is kept. [16]")
 @click.option("--max-growth", metavar="X", type=float, help="Refuse prompts longer than X times the original. [4]")
 @click.option("--max-tokens", metavar="N", type=int, help="Tokens of a proposal, thinking included. [4096]")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    arguments: ConfigArguments, run: Path | None, resume: Path | None, quiet: bool, as_json: bool, **chosen: Any
+    arguments: ConfigArguments,
+    run: Path | None,
+    resume: Path | None,
+    trust: bool,
+    quiet: bool,
+    as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Search for better prompts of a team, without changing weights.
 
@@ -80,7 +88,7 @@ def command(
 
     registry = load_registry()
     given = {name: value for name, value in chosen.items() if value not in (None, ())}
-    composed, search = _compose(arguments, registry, run, resume, given)
+    composed, search = _compose(arguments, registry, run, resume, given, trust=trust)
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet or as_json) as bar:
         bar.start(search.options.rollouts)
@@ -95,7 +103,13 @@ def command(
 
 
 def _compose(
-    arguments: ConfigArguments, registry: Registry, run: Path | None, resume: Path | None, given: dict[str, Any]
+    arguments: ConfigArguments,
+    registry: Registry,
+    run: Path | None,
+    resume: Path | None,
+    given: dict[str, Any],
+    *,
+    trust: bool,
 ) -> tuple[ComposedConfig, StoredSearch]:
     """The config and the search that the arguments choose, or those of the run that is resumed."""
     if (run or resume) and (arguments.plugin or arguments.recipe or arguments.config_files):
@@ -105,7 +119,7 @@ def _compose(
     if resume is not None:
         if run or given or proposer_settings or arguments.name:
             raise ConfigError("--resume goes on with the options of that search: give nothing beside it but KEY=VALUE")
-        return _restore(registry, resume, words), StoredSearch.read(resume)
+        return _restore(registry, resume, words, trust=trust), StoredSearch.read_trusted(resume, trust=trust)
     if "proposer" not in given:
         raise ConfigError(
             "no proposer was named: --proposer OFFER, a provider whose model writes the prompts (openai, …)"
@@ -116,7 +130,7 @@ def _compose(
     with RunReader(run) as reader:
         weights = max(reader.checkpoints.items(), default=None)
         followed = () if weights is None else checkpoint_prompts(reader, weights[0])
-    composed = restore(registry, run, ("run.name=null", *followed, *words))
+    composed = restore_trusted(registry, run, ("run.name=null", *words), recorded=followed, trust=trust)
     check_playable(run, composed)
     return composed, StoredSearch(options=options, weights=None if weights is None else str(weights[1].resolve()))
 
@@ -128,10 +142,10 @@ def arguments_without(arguments: ConfigArguments, prefix: str) -> ConfigArgument
     return ConfigArguments(**{**values, "settings": settings})
 
 
-def _restore(registry: Registry, folder: Path, words: Sequence[str]) -> ComposedConfig:
+def _restore(registry: Registry, folder: Path, words: Sequence[str], *, trust: bool) -> ComposedConfig:
     """The config of a search that is resumed. Raises ConfigError if `words` would change what is recorded."""
-    composed = restore(registry, folder, words)
-    refused = [change for change in diff_configs(restore(registry, folder), composed) if not change.allowed_on_resume]
+    before, composed = restore_resumed(registry, folder, words, trust=trust)
+    refused = [change for change in diff_configs(before, composed) if not change.allowed_on_resume]
     if refused:
         listed = "\n".join(f"  {change}" for change in refused)
         raise ConfigError(f"a search that is resumed cannot change this:\n{listed}\nStart a new one for it.")
