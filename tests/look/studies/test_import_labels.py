@@ -174,7 +174,6 @@ def test_files_of_one_object_each_are_read_as_a_folder_in_natural_order(tmp_path
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"mistake_step": "7"}, "mistake_step: there is no message 7; the last one is 3"),
         ({"mistake_step": "0"}, "mistake_step: message 0 is not an action of an agent"),
         ({"mistake_step": "the third"}, "mistake_step: 'the third' is not the number of a message"),
         ({"mistake_step": -1}, "mistake_step: -1 is not the number of a message"),
