@@ -28,7 +28,7 @@ USER = "user"
 ENVIRONMENT = "environment"
 TASK = "task"
 BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
-"""Whom a verdict may blame who is no agent, so that no agent has such a name. `environment`: a tool, or what it works on;
+"""Whom a verdict may blame who is no agent, so that no agent has such a name. `environment`: a tool, a service;
 `nobody`: it is known that nothing is wrong. Only blame of agents trains."""
 PEOPLE = "people"  # The labeller of labels that came with a log.
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
