@@ -53,12 +53,8 @@ MAX_SHOWN = 8
     multiple=True,
     help="A number; by default it is `correct`, within 0..1.",
 )
-@click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
-@click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
-@click.option("--guilt-reason", metavar="KEY", help="A label: why.")
-@click.option("--guilt-category", metavar="KEY", help="A label: what kind of failure it is.")
-@click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
 @label_options
+@click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
 @click.option(
     "--root",
     metavar="DIR",

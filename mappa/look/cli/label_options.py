@@ -1,4 +1,4 @@
-"""Options on a file of labels beside a log, of `mappa import` and `mappa coach eval`."""
+"""Options on labels of a log, or of a file beside it, of `mappa import` and `mappa coach eval`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import click
 
 
 def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options on files of labels to a command."""
+    """Add the options on labels of guilt, and on the files that hold them, to a command."""
     options = (
+        click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault."),
+        click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive step."),
+        click.option("--guilt-reason", metavar="KEY", help="A label: why."),
+        click.option("--guilt-category", metavar="KEY", help="A label: what kind of failure it is."),
         click.option(
             "--labels", metavar="[NAME=]FILE", multiple=True, help="Labels of labeller NAME, line by line; repeatable."
         ),

@@ -119,6 +119,7 @@ def _read_values(line: Mapping[str, Any], key: str | None, steps: _StepCount, pr
     if key is None or raw is None:
         return {}
     actions = steps.actions
+    pairs: list[tuple[str, tuple[int | None, str], Any]]
     if isinstance(raw, list) and len(raw) == len(actions):
         pairs = [(str(action), (action, ""), value) for action, value in zip(actions, raw, strict=True)]
     elif isinstance(raw, Mapping):
