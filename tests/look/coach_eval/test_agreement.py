@@ -76,7 +76,7 @@ def labelled_twice(tmp_path):
     messages = [{"role": "user", "content": "2+2?"}]
     messages += [{"role": "assistant", "name": name, "content": name} for name in "ab"]
     rows = [{"id": f"q{n}", "messages": messages, "who": "a", "at": 1} for n in (1, 2)]
-    log, ben = tmp_path / "log.jsonl", tmp_path / "ben.jsonl"
+    log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [
         "--task-id",

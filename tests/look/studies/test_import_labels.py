@@ -229,7 +229,7 @@ async def test_runs_without_labels_and_several_labellers_are_said(tmp_path):
         folder.store.record_label(Label(kind="guilt", trajectory=one.id, agent="Checker", labeller="second"))
     (run,) = (await read_labelled_runs(registry, [made.folder])).runs
     assert run.is_labelled_again and run.guilt.agents == {"Solver", "Checker"}
-    with pytest.raises(ConfigError, match="--labeller third: .* has labels of people, second"):
+    with pytest.raises(ConfigError, match=r"--labeller third: .* has labels of people, second"):
         await read_labelled_runs(registry, [made.folder], labeller="third")
     (run,) = (await read_labelled_runs(registry, [made.folder], labeller="second")).runs
     assert run.guilt.agents == {"Checker"} and run.guilt.positions == frozenset()
