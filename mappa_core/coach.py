@@ -16,3 +16,4 @@ from mappa_core.records import TASK as TASK
 from mappa_core.records import USER as USER
 from mappa_core.records import Interval as Interval
 from mappa_core.records import Phase as Phase
+from mappa_core.tools.error_texts import find_error_text as find_error_text

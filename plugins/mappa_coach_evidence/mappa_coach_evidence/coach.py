@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mappa_coach_evidence.evidence import Evidence, chances, collect_evidence
+from mappa_coach_evidence.evidence import Evidence, collect_evidence, suspicions
+from mappa_coach_evidence.findings import Finding, Rule
 from mappa_coach_evidence.options import EvidenceOptions
 from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import Transcript, read_transcript
 from mappa_coach_evidence.weights import WEIGHTS
-from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Verdict
+from mappa_core import MAX_SCORE, Coach, Scene, Verdict
 
 _RAN_SCORE = 8.0
 _LEAST = 0.01
-"""Points by which the blamed action lies below all others, and below the highest score."""
+"""Points by which later faults lie above the first one, which decided."""
 
 
 class EvidenceCoach(Coach):
-    """Blames the action that the evidence makes the likeliest error.
+    """Accuses actions that hard evidence speaks against, and nobody else.
 
-    In a failed trajectory that may be one by its place alone, and the verdict says so. The blamed action and those with
-    evidence against them get what their chance to be the decisive error leaves of 10 points: at 60 % it is 4. An action
-    without, whose programs ran, gets 8 or more. Where nothing can be checked, the coach abstains. Judging a single
-    action (`score`) sees what came before it and nothing after.
+    An action with a fault gets 10 points times the share in which such evidence did not hit the decisive action of
+    labelled failures; the first fault of a trajectory has the lowest score. An action without, whose programs ran, gets
+    8. All else is abstained from: it cannot be told. Where the trajectory is known to have succeeded, nobody is accused.
+    Actions of a trajectory that did not are ranked by `Verdict.suspicion`, soft evidence included: where to look first.
+    Judging a single action (`score`) sees what came before it and nothing after.
     """
 
     def __init__(self, options: EvidenceOptions) -> None:
-        self._presume_failure = options.presume_failure
+        self._options = options
 
     @property
     def by_trajectory(self) -> bool:
@@ -39,20 +41,16 @@ class EvidenceCoach(Coach):
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         transcript = read_transcript(_whole_trajectory(scenes))
-        failed = self._has_failed(scenes)
-        rules = [rule for rule in RULES if failed or not rule.explains_failure]
-        evidence = collect_evidence(transcript, rules)
-        chance = chances(evidence, WEIGHTS, nobody=not failed)
-        suspects = [place for place, found in evidence.items() if failed or found.findings]
-        blamed = max(suspects, key=chance.__getitem__, default=None)
-        judge = _Judge(transcript, evidence, chance, blamed)
+        judge = _Judge(transcript, collect_evidence(transcript, RULES), succeeded=_has_succeeded(scenes))
         return [judge.judge(len(scene.earlier)) for scene in scenes]
 
-    def _has_failed(self, scenes: Sequence[Scene]) -> bool:
-        last = scenes[-1] if scenes else None
-        if last is None or last.outcome is None or last.metric is None or last.metric not in last.outcome:
-            return self._presume_failure
-        return last.outcome[last.metric] <= 0
+
+def _has_succeeded(scenes: Sequence[Scene]) -> bool:
+    """Whether the outcome is known, and a success."""
+    last = scenes[-1] if scenes else None
+    if last is None or last.outcome is None or last.metric is None:
+        return False
+    return last.outcome.get(last.metric, 0.0) > 0
 
 
 def _whole_trajectory(scenes: Sequence[Scene]) -> list[Scene]:
@@ -66,36 +64,40 @@ def _whole_trajectory(scenes: Sequence[Scene]) -> list[Scene]:
 
 
 class _Judge:
-    """Verdicts on the actions of one transcript, of which the one at `blamed` is to blame."""
+    """Verdicts on the actions of one transcript."""
 
-    def __init__(
-        self, transcript: Transcript, evidence: Mapping[int, Evidence], chance: Mapping[int, float], blamed: int | None
-    ) -> None:
+    def __init__(self, transcript: Transcript, evidence: Mapping[int, Evidence], *, succeeded: bool) -> None:
         self._transcript = transcript
         self._evidence = evidence
-        self._chance = chance
-        self._ran = {entry.author for entry in transcript.outputs}
-        self._blamed = blamed
+        self._succeeded = succeeded
+        self._faults = {} if succeeded else {place: found.faults for place, found in evidence.items() if found.faults}
+        self._suspicions = {} if succeeded else suspicions(evidence, WEIGHTS)
+        self._ran = {entry.author for entry in transcript.outputs if not entry.failed}
 
     def judge(self, place: int) -> Verdict:
-        agent = self._transcript.agents[place]
-        if place == self._blamed:
-            return Verdict.scored(self._lowest, self._reason(place), blame=agent)
-        if place in self._evidence and self._evidence[place].findings:
-            return Verdict.scored(max(self._points(place), self._lowest + _LEAST), self._reason(place))
-        if place in self._ran and agent not in self._transcript.machines:
-            score = max(_RAN_SCORE, (self._lowest + MAX_SCORE) / 2)
-            return Verdict.scored(score, "Its program ran, and no rule finds a fault.", blame=NOBODY)
-        return Verdict.abstained("Nothing in this action can be checked.")
+        return replace(self._judge(place), suspicion=self._suspicions.get(place))
 
-    @property
-    def _lowest(self) -> float:
-        return 0.0 if self._blamed is None else min(self._points(self._blamed), MAX_SCORE - _LEAST)
+    def _judge(self, place: int) -> Verdict:
+        if place in self._faults:
+            return self._accuse(place, *next(iter(self._faults[place].items())))
+        soft = "" if self._succeeded else self._soft_reason(place)
+        if place in self._ran and self._transcript.agents[place] not in self._transcript.machines:
+            return Verdict.scored(_RAN_SCORE, f"Its program or call ran, and no rule finds a fault. {soft}".strip())
+        if self._succeeded:
+            return Verdict.abstained("The outcome is a success, and nothing in this action can be checked.")
+        return Verdict.abstained(f"It cannot be told: no hard evidence speaks against this action. {soft}".strip())
 
-    def _points(self, place: int) -> float:
-        return round(MAX_SCORE * (1 - self._chance[place]), 2)
+    def _accuse(self, place: int, rule: Rule, finding: Finding) -> Verdict:
+        reason = " ".join(found.reason for found in self._faults[place].values())
+        if finding.blame is not None:
+            # Not the agent's fault, so without a score: it would be learned from.
+            return replace(Verdict.abstained(reason), blame=finding.blame, category=rule.category)
+        assert rule.precision is not None  # Only hard rules find faults.
+        score = MAX_SCORE * (1 - rule.precision) + (0.0 if place == min(self._faults) else _LEAST)
+        return replace(
+            Verdict.scored(round(score, 2), reason, blame=self._transcript.agents[place]), category=rule.category
+        )
 
-    def _reason(self, place: int) -> str:
-        findings = self._evidence[place].findings
-        found = " ".join(finding.reason for finding in findings.values()) or "No rule finds a fault in it."
-        return f"{found} ({', '.join(findings) or 'its place alone'}: {self._chance[place]:.0%} the decisive error)"
+    def _soft_reason(self, place: int) -> str:
+        found = self._evidence[place].hints if place in self._evidence else {}
+        return " ".join(finding.reason for finding in found.values())

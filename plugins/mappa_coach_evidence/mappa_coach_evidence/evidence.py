@@ -1,12 +1,11 @@
-"""What speaks against the actions of a transcript, and the chance of each to be the decisive error.
+"""What speaks against the actions of a transcript, and in which order to look at them.
 
-The chances are those of a conditional logit (McFadden 1974): an action's odds are the product of what each piece of
-evidence against it weighs, and the chances of all actions of a transcript add up to 1.
+The order is that of a conditional logit (McFadden 1974): an action's odds to be the decisive error are the product of
+what each piece of evidence against it weighs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,42 +15,48 @@ from mappa_coach_evidence.rules.progress import find_keepers
 from mappa_coach_evidence.transcript import Transcript
 
 FIRST = ", first"
+ACCUSED = "accused"
+"""The feature of the first action that a hard rule finds a fault in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence about one action: `features` by name, and what rules found, by the name of the rule."""
+    """Evidence about one action: `features` by name, what hard rules found (`faults`) and what soft ones did (`hints`),
+    the first finding of each."""
 
     features: Mapping[str, float]
-    findings: Mapping[str, Finding]
+    faults: Mapping[Rule, Finding]
+    hints: Mapping[Rule, Finding]
 
 
 def collect_evidence(transcript: Transcript, rules: Iterable[Rule]) -> dict[int, Evidence]:
     """Evidence about every action that can be blamed, by its place, in order.
 
-    A finding is the feature of its rule's name; a rule's first one is another feature besides.
+    A finding is the feature of its rule's name; a soft rule's first one is another feature besides.
     """
     keepers = find_keepers(transcript)
     features = {place: dict(described) for place, described in describe_places(transcript, keepers).items()}
-    findings: dict[int, dict[str, Finding]] = {place: {} for place in features}
+    faults: dict[int, dict[Rule, Finding]] = {place: {} for place in features}
+    hints: dict[int, dict[Rule, Finding]] = {place: {} for place in features}
     for rule in rules:
-        if keepers and not rule.beside_record:
-            continue
-        own = [finding for finding in rule.check(transcript) if finding.place in findings]
-        for finding in own:
-            findings[finding.place].setdefault(rule.name, finding)
-            features[finding.place][rule.name] = 1.0
-        for finding in own[:1]:
-            features[finding.place][rule.name + FIRST] = 1.0
-    return {place: Evidence(features=features[place], findings=findings[place]) for place in features}
+        found = [finding for finding in rule.check(transcript) if finding.place in features]
+        if rule.hard:
+            for finding in found:
+                faults[finding.place].setdefault(rule, finding)
+        elif rule.beside_record or not keepers:
+            for finding in found:
+                hints[finding.place].setdefault(rule, finding)
+                features[finding.place][rule.name] = 1.0
+            for finding in found[:1]:
+                features[finding.place][rule.name + FIRST] = 1.0
+    for place in [place for place, own in faults.items() if own][:1]:
+        features[place][ACCUSED] = 1.0
+    return {place: Evidence(features=features[place], faults=faults[place], hints=hints[place]) for place in features}
 
 
-def chances(evidence: Mapping[int, Evidence], weights: Mapping[str, float], *, nobody: bool) -> dict[int, float]:
-    """The chance of each action to be the decisive error. With `nobody`, it is one more answer that there is none."""
-    odds = {place: math.exp(_weigh(found.features, weights)) for place, found in evidence.items()}
-    total = sum(odds.values()) + (1.0 if nobody else 0.0)
-    return {place: value / total for place, value in odds.items()}
-
-
-def _weigh(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    return sum(weights[name] * value for name, value in features.items())
+def suspicions(evidence: Mapping[int, Evidence], weights: Mapping[str, float]) -> dict[int, float]:
+    """The log-odds of each action, up to a constant of the transcript, to be its decisive error."""
+    return {
+        place: sum(weights.get(name, 0.0) * value for name, value in found.features.items())
+        for place, found in evidence.items()
+    }

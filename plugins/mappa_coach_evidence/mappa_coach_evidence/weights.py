@@ -1,4 +1,4 @@
-"""What evidence weighs, in log-odds against all other actions of a trajectory.
+"""What evidence weighs where actions are ranked, in log-odds against all other actions of a trajectory.
 
 Fitted on one half of a set of labelled failures by `docs/evidence/evidence_weights.py`, which prints this table, and
 reported on the other half (docs/evidence/blame.md). What fewer than three runs of that half hold is not fitted: it
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mappa_coach_evidence.evidence import FIRST
+from mappa_coach_evidence.evidence import ACCUSED
 from mappa_coach_evidence.rules import RULES
 
 CHOSEN = 2.0
+FIRST_PLACE = 8.0
+"""What hard evidence weighs: more than all that is soft together."""
 
 _FITTED: Mapping[str, float] = {
     "admitted failure": 0.91,
@@ -42,7 +44,7 @@ _FITTED: Mapping[str, float] = {
 }
 
 WEIGHTS: Mapping[str, float] = {
-    **{rule.name: CHOSEN for rule in RULES},
-    **{rule.name + FIRST: 0.0 for rule in RULES},
+    **{rule.name: CHOSEN for rule in RULES if not rule.hard},
+    ACCUSED: FIRST_PLACE,
     **_FITTED,
 }

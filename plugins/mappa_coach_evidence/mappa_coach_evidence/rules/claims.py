@@ -3,31 +3,15 @@ and faults that an action admits."""
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
+from mappa_coach_evidence.equations import equations, wrong_equations
 from mappa_coach_evidence.findings import Finding
-from mappa_coach_evidence.text import holds_number, numbers, to_number, without_code
+from mappa_coach_evidence.text import holds_number, numbers, squeeze, to_number, without_code
 from mappa_coach_evidence.transcript import Transcript
 
-_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
-_SIGNS = (
-    (r"\times", "*"),
-    (r"\cdot", "*"),
-    (r"\div", "/"),
-    ("\u00d7", "*"),
-    ("\u00b7", "*"),
-    ("\u00f7", "/"),
-    ("\u2212", "-"),
-)
 _VALUE = r"\$?\d[\d,]*(?:\.\d+)?"
-_SUM = re.compile(rf"(?<![\d.*/+^-] )(?<![\w.*/+^-])({_VALUE}) *([-+*/]) *({_VALUE}) *= *(-?{_VALUE})(?! *[\d*/+^%-])")
 _OUTPUT_CLAIM = re.compile(
     r"\b(?:output|printed|program|code)\b[^.\n]{0,40}?\b(?:is|was|gives|gave|shows|printed|returned) \**"
     rf"(-?{_VALUE})\b"
@@ -37,23 +21,21 @@ _ADMITTED = re.compile(
     r"|did not (?:match|work)|no longer available|access denied|unfortunately|404)\b",
     re.IGNORECASE,
 )
+_RESULT = re.compile(
+    rf"\b(?:total|answer|result|sum|altogether|in all|overall|grand total)\b[^.\n\d]{{0,40}}?(-?{_VALUE})(?!\.?\d|%)", re.IGNORECASE
+)
 _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?{_VALUE})")
 
 
 def wrong_sums(transcript: Transcript) -> Iterator[Finding]:
-    """Sums of two numbers that come to something else when they are computed again."""
+    """Equations that do not hold when they are computed again: the first action that states each."""
+    stated: set[str] = set()
+    given = {wrong.written for wrong in wrong_equations(transcript.task)}
     for entry in transcript.spoken:
-        text = without_code(entry.text)
-        for written, sign in _SIGNS:
-            text = text.replace(written, sign)
-        for left, sign, right, result in _SUM.findall(text):
-            if sign == "/" and to_number(right) == 0:
-                continue
-            value, claim = _OPERATORS[sign](to_number(left), to_number(right)), to_number(result)
-            decimals = len(result.partition(".")[2])
-            if abs(value - claim) > 0.51 * 10.0**-decimals and entry.place is not None:
-                reason = f"{left} {sign} {right} is {value:g}, not {result}."
-                yield Finding(place=entry.place, reason=reason)
+        for wrong in wrong_equations(without_code(entry.text)):
+            if entry.place is not None and wrong.written not in stated | given:
+                yield Finding(place=entry.place, reason=f"“{wrong.written}”, it says; the left side is {wrong.value:g}.")
+            stated.add(wrong.written)
 
 
 def contradicted_outputs(transcript: Transcript) -> Iterator[Finding]:
@@ -94,3 +76,37 @@ def admitted_failures(transcript: Transcript) -> Iterator[Finding]:
         admitted = _ADMITTED.search(without_code(entry.text))
         if admitted and entry.place is not None and entry.place != transcript.opening:
             yield Finding(place=entry.place, reason=f"“{admitted[0]}”, it says.")
+
+
+def contradicted_results(transcript: Transcript) -> Iterator[Finding]:
+    """The last thing said calls a figure the result that is none: neither was it given, printed or stated before, nor
+    does it follow from such figures, and somebody else, or a tool, had computed another one."""
+    said = transcript.spoken
+    if not said or said[-1].place is None or any(True for _ in equations(said[-1].claims)):
+        return
+    known = set(numbers(transcript.task))
+    computed: list[tuple[int | None, float]] = []
+    for entry in transcript.entries:
+        if entry is said[-1]:
+            break
+        known |= numbers(entry.text if entry.is_output else entry.claims)
+        values = numbers(entry.text)
+        if entry.is_output and len(values) == 1 and not entry.failed:
+            computed += [(None, value) for value in values]
+        elif not entry.is_output:
+            computed += [(entry.place, equation.claimed) for equation in equations(without_code(entry.text))]
+    others = [
+        value for place, value in computed if place is None or transcript.agents[place] != transcript.agents[said[-1].place]
+    ]
+    for found in _RESULT.finditer(said[-1].claims) if others else ():
+        if not _adds_up(to_number(found[1]), known):
+            reason = f"“{squeeze(found[0])}”, it says; what had been computed last was {others[-1]:g}."
+            yield Finding(place=said[-1].place, reason=reason)
+            return
+
+
+def _adds_up(value: float, known: Collection[float]) -> bool:
+    """Whether a total is among the figures, or the sum or product of two."""
+    return any(
+        abs(result - value) < 0.005 for left in known for right in known for result in (left, left + right, left * right)
+    )
