@@ -30,6 +30,7 @@ TASK = "task"
 BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
 """Whom a verdict may blame who is no agent, so that no agent has such a name. `environment`: a tool, a service;
 `nobody`: it is known that nothing is wrong. Only blame of agents trains."""
+PEOPLE = "people"  # The labeller of labels that came with a log.
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 
 
@@ -285,8 +286,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What a `labeller` says of a trajectory; no agent and no coach sees it. `guilt`: the `agent` at fault and its
-    decisive `step`; `quality`: the `value` (1 right, 0 neither, -1 wrong) of a step or, without one, of the whole."""
+    """What a `labeller` says of a trajectory; no agent and no coach sees it. `guilt`: the `agent` at fault (or one of
+    `BLAME_BESIDE_AGENTS`), its decisive `step`, and what kind of failure it is, in the labeller's own words; `quality`:
+    the `value` (1 right, 0 neither, -1 wrong) of a step or, without one, of the whole."""
 
     kind: Literal["guilt", "quality"]
     trajectory: str
@@ -294,7 +296,8 @@ class Label:
     agent: str | None = None
     value: float | None = None
     reason: str = ""
-    labeller: str = "people"
+    category: str | None = None
+    labeller: str = PEOPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 """Fit the weights of the coach `evidence` on labelled failures, and say what they are worth on questions left out.
 
     python docs/evidence/halves.py who_and_when.jsonl.gz development.jsonl reported.jsonl
-    python docs/evidence/evidence_weights.py development.jsonl
+    python docs/evidence/evidence_weights.py development.jsonl questions.txt
 
-A conditional logit with a ridge: the decisive action against the others of its run. The ridge is the one with the
-highest likelihood of runs whose question was left out; what fewer than LEAST runs hold is not fitted but CHOSEN.
-Prints how often the decisive step and the guilty agent are found where the question was left out, and then the table of
-`weights.py`.
+A conditional logit with a ridge, by the coach's own module: the decisive action against the others of its run. The
+ridge is the one with the highest likelihood of runs whose question was left out; what fewer than LEAST runs hold is not
+fitted but CHOSEN. Prints how often the decisive step and the guilty agent come first where the question was left out,
+and then the table of `weights.py`. The second file gets the hashes of the questions: it is `fitted_on.txt` of the
+package, by which a certificate knows them again.
 """
 
 from __future__ import annotations
@@ -19,81 +20,31 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa.look.coach_eval.labelled_runs import LabelledRun, read_benchmark
-from mappa_coach_evidence.evidence import FIRST, collect_evidence
-from mappa_coach_evidence.rules import RULES
-from mappa_coach_evidence.transcript import read_transcript
-from mappa_coach_evidence.weights import CHOSEN
+from mappa.look.coach_eval.labelled_runs import read_benchmark
+from mappa_coach_evidence.evidence import ACCUSED, FIRST
+from mappa_coach_evidence.fitting import Choice, fit_with_variance, log_odds
+from mappa_coach_evidence.read_choices import read_choice
+from mappa_coach_evidence.weights import CHOSEN, FIRST_PLACE
 
 LEAST = 3
 RIDGES = (0.1, 0.3, 1.0, 3.0)
 """Prior variances of a weight."""
-NEWTON_STEPS = 25
+NO_CHANCE = 0.01
+"""The chance of a run whose decisive action cannot be blamed."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Choice:
-    """A run as a choice among m actions: their `features`, which are decisive (m,), and which are by a guilty agent."""
-
-    stratum: str
-    question: str
-    features: Sequence[dict[str, float]]
-    decisive: np.ndarray
-    by_guilty: np.ndarray
-
-
-def read_choice(run: LabelledRun) -> Choice:
-    assert run.guilt is not None
-    evidence = collect_evidence(read_transcript(run.scenes), RULES)
-    return Choice(
-        stratum=run.stratum,
-        question=run.cluster,
-        features=[dict(one.features) for one in evidence.values()],
-        decisive=np.array([place in run.guilt.positions for place in evidence]),
-        by_guilty=np.array([run.steps[place].agent in run.guilt.agents for place in evidence]),
-    )
-
-
-def fit(choices: Sequence[Choice], names: Sequence[str], ridge: float) -> np.ndarray:
-    """Weights (f,) of the features `names`, by Newton's method. A run whose decisive action cannot be blamed says
-    nothing."""
-    told = [(matrix(one, names), chosen_odds(one, names), one.decisive) for one in choices if one.decisive.any()]
-    weights = np.zeros(len(names))
-    for _ in range(NEWTON_STEPS):
-        gradient, curvature = -weights / ridge, np.eye(len(names)) / ridge
-        for rows, fixed, decisive in told:
-            chance = softmax(rows @ weights + fixed)
-            among = np.where(decisive, chance, 0.0) / chance[decisive].sum()
-            mean = chance @ rows
-            gradient += among @ rows - mean
-            curvature += (rows * chance[:, None]).T @ rows - np.outer(mean, mean)
-        step = np.linalg.solve(curvature, gradient)
-        weights += step / max(1.0, np.abs(step).max())
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights
-
-
-def matrix(choice: Choice, names: Sequence[str]) -> np.ndarray:
-    return np.array([[one.get(name, 0.0) for name in names] for one in choice.features])
-
-
-def chosen_odds(choice: Choice, names: Sequence[str]) -> np.ndarray:
-    """Log-odds (m,) of what cannot be weighed: chosen, not fitted."""
-    return np.array(
-        [sum(CHOSEN for name in one if name not in names and not name.endswith(FIRST)) for one in choice.features]
-    )
-
-
-def softmax(odds: np.ndarray) -> np.ndarray:
-    chance: np.ndarray = np.exp(odds - odds.max())
-    return chance / chance.sum()
+def fit(choices: Sequence[Choice], ridge: float) -> dict[str, float]:
+    """Weights of what at least LEAST runs hold, beside those that are chosen."""
+    names = known_features(choices)
+    every = {name for choice in choices for features in choice.features for name in features}
+    chosen = {name: CHOSEN for name in every if name not in names and not name.endswith(FIRST)}
+    return fit_with_variance(choices, {**chosen, ACCUSED: FIRST_PLACE}, ridge, free=names)
 
 
 def known_features(choices: Sequence[Choice]) -> list[str]:
-    """Features that at least LEAST runs hold."""
+    """Features that at least LEAST runs hold, without what hard evidence weighs, which is chosen."""
     held = Counter(name for one in choices for name in {name for row in one.features for name, v in row.items() if v})
-    return sorted(name for name, count in held.items() if count >= LEAST)
+    return sorted(name for name, count in held.items() if count >= LEAST and name != ACCUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +57,21 @@ class LeftOut:
     agent: bool
 
 
-def leave_out(choices: Sequence[Choice], ridge: float) -> list[LeftOut]:
+def leave_out(choices: Sequence[tuple[str, Choice]], ridge: float) -> list[LeftOut]:
     found = []
-    for question in dict.fromkeys(one.question for one in choices):
-        others = [one for one in choices if one.question != question]
-        names = known_features(others)
-        weights = fit(others, names, ridge)
-        for one in (one for one in choices if one.question == question):
-            chance = softmax(matrix(one, names) @ weights + chosen_odds(one, names))
+    for question in dict.fromkeys(one.question for _, one in choices):
+        weights = fit([one for _, one in choices if one.question != question], ridge)
+        for stratum, one in choices:
+            if one.question != question:
+                continue
+            odds = np.array(log_odds(one.features, weights))
+            chance = np.exp(odds - odds.max())
+            chance /= chance.sum()
             best = int(chance.argmax())
-            likely = float(chance[one.decisive].sum()) if one.decisive.any() else 0.01
             found.append(
                 LeftOut(
-                    stratum=one.stratum,
-                    log_chance=float(np.log(likely)),
+                    stratum=stratum,
+                    log_chance=float(np.log(chance[one.decisive].sum() if one.decisive.any() else NO_CHANCE)),
                     step=bool(one.decisive[best]),
                     agent=bool(one.by_guilty[best]),
                 )
@@ -129,7 +81,7 @@ def leave_out(choices: Sequence[Choice], ridge: float) -> list[LeftOut]:
 
 def main() -> None:
     runs = read_benchmark("who-and-when", [Path(sys.argv[1])]).runs
-    choices = [read_choice(run) for run in runs]
+    choices = [(run.stratum, read_choice(run, habits=False)) for run in runs]
     left_out = {ridge: leave_out(choices, ridge) for ridge in RIDGES}
     for ridge, found in left_out.items():
         for stratum in dict.fromkeys(one.stratum for one in found):
@@ -138,10 +90,12 @@ def main() -> None:
             likelihood = np.mean([one.log_chance for one in own])
             print(f"ridge {ridge}: {stratum}: step {step}, agent {agent} of {len(own)}; log-chance {likelihood:.3f}")
     ridge = max(RIDGES, key=lambda one: sum(found.log_chance for found in left_out[one]))
-    names = known_features(choices)
+    every = [choice for _, choice in choices]
+    weights, names = fit(every, ridge), known_features(every)
     print(f"\nridge {ridge}")
-    for name, weight in zip(names, fit(choices, names, ridge), strict=True):
-        print(f'    "{name}": {weight:.2f},')
+    for name in names:
+        print(f'    "{name}": {weights.get(name, 0.0):.2f},')
+    Path(sys.argv[2]).write_text("".join(f"{question}\n" for question in sorted({one.question for one in every})))
 
 
 if __name__ == "__main__":

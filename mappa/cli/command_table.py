@@ -32,7 +32,7 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
     "judge": {
         "judge": ListedCommand("Judge the recorded actions of a run with a coach; trains nothing.", LOOK),
         "prove": ListedCommand("Prove whom a coach blames, by playing failed plays on.", LOOK),
-        "coach": ListedCommand("Certify coaches, and make juries of them.", LOOK),
+        "coach": ListedCommand("Certify coaches, label plays, make a coach of your labels.", LOOK),
     },
     "train": {
         "train": ListedCommand("Train a team of agents on a coach's verdict of every action.", HERE),

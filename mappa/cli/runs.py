@@ -122,7 +122,7 @@ def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[L
     seen: Counter[bytes] = Counter()
     for step in trajectory.steps:
         verdicts = [one for one in trajectory.verdicts if one.step == step.id]
-        _show_step(console, step, _new_messages(step, seen), verdicts)
+        _show_step(console, step, new_messages(step, seen), verdicts)
         _show_labels(console, [one for one in labels if one.step == step.id])
     outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
     console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
@@ -131,7 +131,7 @@ def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[L
         _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
 
 
-def _new_messages(step: Step, seen: Counter[bytes]) -> list[Message]:
+def new_messages(step: Step, seen: Counter[bytes]) -> list[Message]:
     """The messages of `step` that no action before saw or wrote, where one that is said again is new; `seen` counts how
     often each was said, and is brought up to `step`."""
     new, said = [], Counter[bytes]()

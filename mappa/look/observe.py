@@ -14,6 +14,7 @@ from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import mean_interval
 from mappa.look.blame_proof import SUCCESS
+from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agreement
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
@@ -71,7 +72,7 @@ class Diagnosis:
     `blamed_nobody` of them no verdict blames an agent. `handoffs` are the files of the team's contract.
     `imported`: the rollouts come from a log. `provable`: the run's own coach blames an agent in a play that the team
     finished and that failed, so that `mappa prove` has something to replace. People name the guilty agent of
-    `labelled` of them, whom some verdict blames in `labels_met` of those."""
+    `labelled` of them, whom some verdict blames in `labels_met` of those; `agreement` is that of several people."""
 
     folder: Path
     split: Split
@@ -88,6 +89,7 @@ class Diagnosis:
     imported: bool = False
     labelled: int = 0
     labels_met: int = 0
+    agreement: Agreement | None = None
 
 
 async def observe(
@@ -190,7 +192,18 @@ def _with_labels(diagnosis: Diagnosis, trajectories: Sequence[Trajectory], label
         for one in diagnosis.agents
     )
     met = sum(bool(names & blamed[trajectory]) for trajectory, names in guilty.items())
-    return replace(diagnosis, agents=agents, labelled=len(guilty), labels_met=met)
+    agreement = measure_agreement(
+        [
+            LabelledPlay(
+                labels=[label for label in labels if label.trajectory == one.id],
+                positions={step.id: place for place, step in enumerate(one.steps)},
+                cluster=one.task.cluster or one.task.id,
+            )
+            for one in trajectories
+            if one.id in guilty
+        ]
+    )
+    return replace(diagnosis, agents=agents, labelled=len(guilty), labels_met=met, agreement=agreement)
 
 
 def _labels_of(step: str, labels: Sequence[Label]) -> tuple[Label, ...]:

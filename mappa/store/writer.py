@@ -120,6 +120,15 @@ class Store:
                 query = "SELECT body FROM labels WHERE (trajectory, step, kind, labeller) = (?, ?, ?, ?)"
                 self._refuse_other(f"label of {label.step or label.trajectory}", query, key, (body,))
 
+    def replace_label(self, label: Label) -> None:
+        """Record a label of guilt in place of those that its labeller gave the trajectory before: people may change
+        their minds, unlike coaches, whose verdicts are what a run learned from."""
+        with self._database.transaction() as connection:
+            same = (label.trajectory, label.kind, label.labeller)
+            connection.execute("DELETE FROM labels WHERE (trajectory, kind, labeller) = (?, ?, ?)", same)
+            key = (label.trajectory, label.step or "", label.kind, label.labeller)
+            connection.execute("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", (*key, self._database.pack(label)))
+
     def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
         if self._database.rows(query, *key) != [row]:
             raise ReplayError(

@@ -11,6 +11,7 @@ from rich.table import Table
 from mappa.cli.console import Console
 from mappa.look.cli.coach_eval_tables import effort_table, missing_table
 from mappa.look.cli.verdict_tables import make_table, show_reasons
+from mappa.look.coach_eval.agreement import Agreement
 from mappa.look.coach_eval.attribution import TASKS
 from mappa.look.coach_eval.attribution_figures import ALL, MEAN, Figure
 from mappa.look.coach_eval.evaluate_attribution import AttributionEvaluation, AttributionMetrics
@@ -21,6 +22,8 @@ MAX_COACHES_BY_STRATUM = 4
 MAX_NAME = 24
 """Characters of a coach's name in a table of figures."""
 NOTES = {
+    "guilty agent, by all labellers": "runs that several people labelled: all of them say so",
+    "decisive step, by all labellers": "runs that several people labelled: all of them say so",
     "guilty agent": "whom the lowest verdict of a run blames, else whose action it is on",
     "decisive step": "the first action with the lowest score",
     "within one step": "the same, or the action before or after",
@@ -45,6 +48,15 @@ def show_attribution(console: Console, certificates: Sequence[AttributionEvaluat
 def _show(console: Console, certificate: AttributionEvaluation) -> None:
     for line in _facts(certificate):
         console.print(line, soft_wrap=True, highlight=False)
+    for name, count in certificate.seen.items():
+        console.print(
+            f"{count:,} of the {certificate.runs:,} runs made the weights of {name}, or are of questions that did, and "
+            "certify nothing of it: --unseen leaves them out",
+            style="yellow", markup=False, soft_wrap=True, highlight=False,
+        )  # fmt: skip
+    if certificate.agreement is not None:
+        for line in describe_agreement(certificate.agreement):
+            console.print(line, markup=False, soft_wrap=True, highlight=False)
     for task in TASKS:
         figures = [
             (coach.name, figure) for coach in certificate.coaches for figure in coach.figures if figure.task == task
@@ -95,6 +107,17 @@ def _facts(certificate: AttributionEvaluation) -> Iterator[str]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in certificate.left_out.items())
         yield f"runs left out: {escape(kinds)}"
     yield "intervals are of 95 %; runs of one question are one cluster"
+
+
+def describe_agreement(agreement: Agreement) -> Iterator[str]:
+    """Say how far people agree: the ceiling of any figure on these runs."""
+    kappa = "" if agreement.kappa is None else f" (kappa {agreement.kappa:.2f})"
+    yield (
+        f"{', '.join(agreement.labellers)} labelled {agreement.plays:,} runs beside each other: the same agent in "
+        f"{_share(agreement.same_agent)} % of {agreement.agents:,}{kappa}, the same step in "
+        f"{_share(agreement.same_step)} % of {agreement.steps:,}, within one step {_share(agreement.near_step)} %"
+    )
+    yield "no coach can be held to more than that; what one of them says is right, and apart what all of them say"
 
 
 def _figure_table(figures: Sequence[tuple[str, Figure]], *, detailed: bool) -> Table:

@@ -14,9 +14,14 @@ PACKAGES = ("starlette", "uvicorn")
 """What the extra `view` brings."""
 
 
-def serve_runs(runs: Sequence[Path], what: str, *, port: int, opens: bool, page: str = "/") -> None:
+def serve_runs(
+    runs: Sequence[Path], what: str, *, port: int, opens: bool, page: str = "/", labeller: str | None = None
+) -> None:
     """Serve pages of `runs` until it is interrupted, and print the address of `page`, which shows `what`; with `opens`
-    a browser shows it. Raises ConfigError if the packages are not installed, or for paths that hold no run."""
+    a browser shows it. `labeller` may label plays there; None: nothing is written.
+
+    Raises ConfigError if the packages are not installed, or for paths that hold no run.
+    """
     try:
         from mappa.look.view.web.server import serve
     except ModuleNotFoundError as error:
@@ -32,4 +37,4 @@ def serve_runs(runs: Sequence[Path], what: str, *, port: int, opens: bool, page:
         if opens:
             click.launch(address)
 
-    serve(RunFolders(runs), port=port, announce=announce, page=page)
+    serve(RunFolders(runs), port=port, announce=announce, page=page, labeller=labeller)

@@ -13,6 +13,7 @@ import click
 
 from mappa.cli.console import Console, echo
 from mappa.cli.options import load_registry, trust_option
+from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
 from mappa_core.plugins import Registry
 
@@ -49,6 +50,15 @@ class EvalRequest:
     truth: Literal["hidden", "shown", "both"]
     ask: Literal["together", "each"]
     labeller: str | None
+    labels: Sequence[str]
+    labels_of: str | None
+    labelled_by: str | None
+    guilty_agent: str | None
+    guilty_step: str | None
+    guilt_reason: str | None
+    guilt_category: str | None
+    steps_from: int
+    steps_of: Literal["messages", "actions"]
     repeats: int
     cassette: Path | None
     limit: int | None
@@ -69,6 +79,8 @@ class EvalRequest:
             )
         if bool(self.benchmark) != bool(self.data):
             raise ConfigError("--on names a public set and --data its files: give both")
+        if self.labels and not self.benchmark:
+            raise ConfigError("--labels stand beside --on NAME --data FILE; those of a run come in by mappa import")
         if not self.coaches and self.judges is None and self.jury is None:
             raise ConfigError("name who is to be certified: --coach OFFER, --judges FILE of verdicts, or --jury FILE")
         if self.against == "counterfactual" and self.repeats > 1:
@@ -90,7 +102,7 @@ class _Evaluated:
     "--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts; each judge is a coach."
 )
 @click.option("--jury", metavar="FILE", type=click.Path(path_type=Path), help="What mappa coach calibrate wrote.")
-@click.option("--unseen", is_flag=True, help="Leave out the questions that a jury was fitted on.")
+@click.option("--unseen", is_flag=True, help="Leave out the questions that a coach was fitted on.")
 @click.option(
     "--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="A run; may be repeated."
 )
@@ -122,7 +134,8 @@ class _Evaluated:
     show_default=True,
     help="Labelled runs: all actions of a run after its end, or each with what came before it.",
 )
-@click.option("--labeller", metavar="NAME", help="Use the labels of this person.")
+@click.option("--labeller", metavar="NAME", help="Use the labels of this person; by default of any.")
+@label_options
 @click.option("--repeats", metavar="N", type=AT_LEAST_ONE, default=1, show_default=True, help="Verdicts per action.")
 @click.option("--cassette", metavar="FILE", type=click.Path(path_type=Path), help="Keep verdicts; ask none twice.")
 @click.option("--limit", metavar="N", type=AT_LEAST_ONE, help="Trajectories at most, drawn at random.")
@@ -204,10 +217,9 @@ async def _evaluate_labels(
     found: list[AttributionEvaluation] = []
     async with open_coaches(registry, chosen, errors, repeats=asked.repeats, cassette=asked.cassette) as judges:
         fitted = [judge for judge, *_ in judges]
-        sets = [
-            leave_out_seen(await _read_runs(registry, asked, truth=truth), fitted, allow=asked.unseen)
-            for truth in shown
-        ]
+        sets = [await _read_runs(registry, asked, truth=truth) for truth in shown]
+        if asked.unseen:
+            sets = [leave_out_seen(labelled, fitted) for labelled in sets]
         bar.start(asked.repeats * len(chosen) * sum(len(run.scenes) for labelled in sets for run in labelled.runs))
         for labelled in sets:
             found.append(
@@ -224,10 +236,25 @@ async def _evaluate_labels(
 
 async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> LabelledRuns:
     from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
+    from mappa.look.importing import LogMapping
+    from mappa.look.importing.label_files import parse_label_file
 
     hindsight = asked.ask == "together"
     if asked.benchmark is not None:
-        return read_benchmark(asked.benchmark, asked.data, truth=truth, hindsight=hindsight, limit=asked.limit)
+        mapping = LogMapping(
+            guilty_agent=asked.guilty_agent,
+            guilty_step=asked.guilty_step,
+            guilt_reason=asked.guilt_reason,
+            guilt_category=asked.guilt_category,
+            labels_of=asked.labels_of,
+            labelled_by=asked.labelled_by,
+            steps_from=asked.steps_from,
+            steps_of=asked.steps_of,
+        )
+        return read_benchmark(
+            asked.benchmark, asked.data, truth=truth, hindsight=hindsight, labeller=asked.labeller, limit=asked.limit,
+            label_files=[parse_label_file(word) for word in asked.labels], mapping=mapping,
+        )  # fmt: skip
     return await read_labelled_runs(
         registry,
         asked.runs,

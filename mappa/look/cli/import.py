@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
+from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ MAX_SHOWN = 8
 )
 @click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
 @click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
+@click.option("--text", metavar="KEY", default="content", show_default=True, help="The text of a message.")
 @click.option("--prompt", metavar="KEY", help="The text of the task; else the first message of a user.")
 @click.option("--task-id", metavar="KEY", help="The name of the task; else one is made of its text.")
 @click.option("--truth", metavar="KEY", help="The known answer; no agent and, unless asked, no coach sees it.")
@@ -51,8 +53,7 @@ MAX_SHOWN = 8
     multiple=True,
     help="A number; by default it is `correct`, within 0..1.",
 )
-@click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
-@click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
+@label_options
 @click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
 @click.option(
     "--root",
@@ -72,6 +73,7 @@ def command(
     persons: Sequence[str],
     unnamed: str,
     messages: str,
+    text: str,
     prompt: str | None,
     task_id: str | None,
     truth: str | None,
@@ -80,7 +82,14 @@ def command(
     outcomes: Sequence[str],
     guilty_agent: str | None,
     guilty_step: str | None,
+    guilt_reason: str | None,
+    guilt_category: str | None,
     step_values: str | None,
+    labels: Sequence[str],
+    labels_of: str | None,
+    labelled_by: str | None,
+    steps_from: int,
+    steps_of: Literal["messages", "actions"],
     root: Path,
     name: str | None,
     as_json: bool,
@@ -95,8 +104,11 @@ def command(
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa judge runs/x --coach gemini model=…
+
+    With --labels the keys of labels are keys of that file's lines, and failures[id=cause.id].step goes through a list.
     """
     from mappa.look.importing import LogMapping, import_logs
+    from mappa.look.importing.label_files import parse_label_file
     from mappa.look.importing.log_mapping import PERSONS
 
     mapping = LogMapping(
@@ -105,6 +117,7 @@ def command(
         persons=(*PERSONS, *(name.casefold() for name in persons)),
         agent_from=agent_from,
         messages=messages,
+        text=text,
         prompt=prompt,
         task_id=task_id,
         truth=truth,
@@ -113,9 +126,18 @@ def command(
         outcomes=_pairs([one if "=" in one else f"correct={one}" for one in outcomes], "--outcome"),
         guilty_agent=guilty_agent,
         guilty_step=guilty_step,
+        guilt_reason=guilt_reason,
+        guilt_category=guilt_category,
         step_values=step_values,
+        labels_of=labels_of,
+        labelled_by=labelled_by,
+        steps_from=steps_from,
+        steps_of=steps_of,
     )
-    imported = import_logs(load_registry(), files, mapping, root=root, name=name, file_format=file_format)
+    imported = import_logs(
+        load_registry(), files, mapping, root=root, name=name, file_format=file_format,
+        label_files=[parse_label_file(word) for word in labels],
+    )  # fmt: skip
     if as_json:
         echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
     else:

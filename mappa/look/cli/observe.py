@@ -150,6 +150,11 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
         labelled = f"people say who is to blame in {format_count(diagnosis.labelled, 'rollout')}"
         met = f"; verdicts blame that agent in {diagnosis.labels_met} of them"
         console.print(labelled + (met if diagnosis.coach.total.verdicts else ""), highlight=False, soft_wrap=True)
+    if diagnosis.agreement is not None:
+        from mappa.look.cli.attribution_tables import describe_agreement
+
+        for line in describe_agreement(diagnosis.agreement):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_label(label: Label, step: str) -> str:
@@ -251,6 +256,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "agents": {agent.agent: agent for agent in diagnosis.agents},
             "labelled": diagnosis.labelled,
             "labels_met": diagnosis.labels_met,
+            "agreement": diagnosis.agreement,
             "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,
         }

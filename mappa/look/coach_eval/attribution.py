@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from mappa.look.coach_eval.labelled_runs import LabelledRun
 from mappa_core import MAX_SCORE, NOBODY, Verdict
 
-TASKS = ("guilty agent", "decisive step", "within one step", "step labels", "first error")
-"""What is asked of a coach about a run."""
+TASKS = (
+    "guilty agent", "guilty agent, by all labellers", "decisive step", "decisive step, by all labellers",
+    "within one step", "step labels", "first error",
+)  # fmt: skip
+"""What is asked of a coach about a run. Where several people labelled it, an answer that one of them gave is right; by
+all labellers it is only where all gave it."""
 _TINY = 1e-9
 
 
@@ -42,13 +46,15 @@ class Attribution:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
     """How right an answer about a run is, 0-1 for each thing that is right; None where it was not answered, or where
-    the run has no such label."""
+    the run has no such label. `agent_by_all` and `step_by_all` are of runs that several people labelled."""
 
     agent: float | None
     step: float | None
     near: float | None
     values: tuple[float | None, ...]
     first_error: float | None
+    agent_by_all: float | None = None
+    step_by_all: float | None = None
 
 
 def value_of_score(score: float) -> float:
@@ -86,16 +92,28 @@ def attribute(run: LabelledRun, verdicts: Sequence[Verdict]) -> Attribution:
 def grade(run: LabelledRun, said: Attribution) -> Grade:
     """Hold an answer against the labels of its run."""
     guilt, labelled = run.guilt, run.qualities
-    agent = step = near = None
+    agent = step = near = agent_by_all = step_by_all = None
     if guilt is not None and said.has_pick:
         agent = float(said.agent in guilt.agents) if guilt.agents else None
         step, near = grade_position(guilt.positions, said.position) if guilt.positions else (None, None)
+        if run.is_labelled_again:
+            each = run.guilt_by_labeller.values()
+            agent_by_all = float(all(said.agent in one.agents for one in each))
+            step_by_all = float(all(said.position in one.positions for one in each))
     values = [
         float(said.values[position] == value) if position in said.values else None
         for position, value in labelled.items()
     ]
     right = float(said.first_error == run.first_error) if labelled and said.settled else None
-    return Grade(agent=agent, step=step, near=near, values=tuple(values), first_error=right)
+    return Grade(
+        agent=agent,
+        step=step,
+        near=near,
+        values=tuple(values),
+        first_error=right,
+        agent_by_all=agent_by_all,
+        step_by_all=step_by_all,
+    )
 
 
 def grade_position(guilty: frozenset[int], position: int | None) -> tuple[float, float]:

@@ -27,7 +27,9 @@ _TINY = 1e-9
 """Smaller widths are rounding errors."""
 _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = {
     "guilty agent": lambda run, one: [one.agent] if run.guilt and run.guilt.agents else [],
+    "guilty agent, by all labellers": lambda run, one: [one.agent_by_all] if run.is_labelled_again else [],
     "decisive step": lambda run, one: [one.step] if run.guilt and run.guilt.positions else [],
+    "decisive step, by all labellers": lambda run, one: [one.step_by_all] if run.is_labelled_again else [],
     "within one step": lambda run, one: [one.near] if run.guilt and run.guilt.positions else [],
     "step labels": lambda run, one: one.values,
     "first error": lambda run, one: [one.first_error] if run.qualities else [],

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agreement
 from mappa.look.coach_eval.attribution import Grade, attribute, grade
 from mappa.look.coach_eval.attribution_figures import (
     Calibration,
@@ -19,6 +20,7 @@ from mappa.look.coach_eval.labelled_runs import Benchmark, LabelledRun, Labelled
 from mappa.look.coach_eval.metrics import JudgingCost, VerdictCounts, count_statuses, judging_cost
 from mappa.look.coach_eval.naive_answers import grade_naive_answers
 from mappa.look.coach_eval.published import PublishedFigure, compute_published
+from mappa.look.coach_eval.unseen_runs import count_seen
 from mappa.rollout.named_coach import NamedCoach
 from mappa_core import ConfigError, Usage, Verdict
 from mappa_core.records import Interval
@@ -43,7 +45,8 @@ class AttributionMetrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionEvaluation:
     """Coaches on the same labelled runs, with or without the truth and what came later shown to them. `left_out` counts
-    runs by reason."""
+    runs by reason, `seen` those that a coach was fitted on, by its name: its figures on them certify nothing.
+    `agreement` is that of people, where several labelled."""
 
     runs: int
     questions: int
@@ -53,6 +56,8 @@ class AttributionEvaluation:
     truth: bool
     hindsight: bool
     left_out: Mapping[str, int]
+    seen: Mapping[str, int]
+    agreement: Agreement | None
     coaches: tuple[AttributionMetrics, ...]
 
 
@@ -103,6 +108,10 @@ async def evaluate_attribution(
         truth=labelled.truth,
         hindsight=labelled.hindsight,
         left_out=labelled.left_out,
+        seen=count_seen(labelled, [judge for judge, *_ in judges]),
+        agreement=measure_agreement(
+            [LabelledPlay(labels=run.labels, positions=run.positions, cluster=run.cluster) for run in runs]
+        ),
         coaches=tuple(found),
     )
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from mappa.look.coach_eval.shown_scenes import is_imported, open_shown_scenes
 from mappa.look.importing.import_run import count_agents, read_logs
+from mappa.look.importing.label_files import LabelFile, join_label_files
 from mappa.look.importing.log_mapping import LogMapping
 from mappa.look.importing.offers import ImportedOptions, ImportedWorkflow
 from mappa.look.importing.trajectories import build_trajectories
@@ -74,20 +75,40 @@ class LabelledRun:
 
     @cached_property
     def guilt(self) -> Guilt | None:
-        """The guilty agents and decisive actions; None without such a label."""
-        found = [label for label in self.labels if label.kind == "guilt"]
-        if not found:
+        """The guilty agents and decisive actions by any labeller; None without such a label."""
+        each = self.guilt_by_labeller.values()
+        if not each:
             return None
         return Guilt(
-            agents=frozenset(label.agent for label in found if label.agent is not None),
-            positions=frozenset(self._positions[label.step] for label in found if label.step is not None),
+            agents=frozenset().union(*(one.agents for one in each)),
+            positions=frozenset().union(*(one.positions for one in each)),
+        )
+
+    @cached_property
+    def guilt_by_labeller(self) -> Mapping[str, Guilt]:
+        """What each labeller of guilt says."""
+        found: dict[str, list[Label]] = {}
+        for label in self.labels:
+            if label.kind == "guilt":
+                found.setdefault(label.labeller, []).append(label)
+        return {name: self._build_guilt(labels) for name, labels in found.items()}
+
+    @property
+    def is_labelled_again(self) -> bool:
+        """Whether several people say who is guilty."""
+        return len(self.guilt_by_labeller) > 1
+
+    def _build_guilt(self, labels: Sequence[Label]) -> Guilt:
+        return Guilt(
+            agents=frozenset(label.agent for label in labels if label.agent is not None),
+            positions=frozenset(self.positions[label.step] for label in labels if label.step is not None),
         )
 
     @cached_property
     def qualities(self) -> Mapping[int, float]:
         """The value of each labelled action by its position: 1 right, 0 neither, -1 wrong."""
         return {
-            self._positions[label.step]: label.value
+            self.positions[label.step]: label.value
             for label in self.labels
             if label.kind == "quality" and label.step is not None and label.value is not None
         }
@@ -98,7 +119,8 @@ class LabelledRun:
         return min((position for position, value in self.qualities.items() if value < 0), default=None)
 
     @cached_property
-    def _positions(self) -> Mapping[str, int]:
+    def positions(self) -> Mapping[str, int]:
+        """The position of each action by its step's id."""
         return {step.id: position for position, step in enumerate(self.steps)}
 
 
@@ -133,19 +155,20 @@ async def read_labelled_runs(
     Args:
         truth: show the coach the reference of the task.
         hindsight: show it the later actions and the outcome.
-        labeller: whose labels count; needed where several people labelled.
+        labeller: whose labels count; None: those of any.
         limit: maximum number of runs, sampled from all of them.
         trust: trust the runs with what their workflows run and reach, as `restore_trusted` says.
 
     Raises:
         RunError, ConfigError, PluginError: a folder is no run, its workflow has to be built and is not installed or not
-            trusted, no run has labels, or several labellers and none chosen.
+            trusted, no run has labels, nobody of this name labelled, or several people gave steps different values and
+            none is chosen.
     """
     runs: list[LabelledRun] = []
     left_out: Counter[str] = Counter()
     for folder in dict.fromkeys(folders):
         with RunReader(folder) as reader:
-            labels = _choose_labeller(reader.labels(), labeller, folder)
+            labels = _choose_labeller(reader.labels(), labeller, str(folder))
             async with open_shown_scenes(registry, folder, reader, truth=truth, trust=trust) as shown:
                 for row in reader.trajectories:
                     trajectory = reader.trajectory(row.id)
@@ -169,36 +192,50 @@ def read_benchmark(
     *,
     truth: bool = False,
     hindsight: bool = True,
+    labeller: str | None = None,
     limit: int | None = None,
+    label_files: Sequence[LabelFile] = (),
+    mapping: LogMapping | None = None,
 ) -> LabelledRuns:
     """Read a public set of labelled failures from its files; arguments as for `read_labelled_runs`.
 
+    Args:
+        label_files: files with labels of other people on the same runs.
+        mapping: the keys of these labels, and how they count steps.
+
     Raises:
         InputError: a file cannot be read, or is not of this set; the message names file, line and key.
-        ConfigError: nothing in it is labelled.
+        ConfigError: nothing in it is labelled, or as in `read_labelled_runs`.
     """
     logs, _ = read_logs(files, LogMapping(), benchmark)
     workflow = ImportedWorkflow(ImportedOptions(agents=dict.fromkeys(count_agents(logs), "")))
     runs: list[LabelledRun] = []
     left_out: Counter[str] = Counter()
-    for one in build_trajectories([log for log in logs if log.acts]):
-        if why := _exclusion_reason(one.trajectory, one.labels):
+    built, _ = join_label_files(
+        build_trajectories([log for log in logs if log.acts]), label_files, mapping or LogMapping()
+    )
+    chosen = _choose_labeller([label for one in built for label in one.labels], labeller, str(files[0]))
+    for one in built:
+        labels = chosen.get(one.trajectory.id, ())
+        if why := _exclusion_reason(one.trajectory, labels):
             left_out[why] += 1
             continue
         scenes = _build_scenes(one.trajectory, workflow.agents, truth=truth, hindsight=hindsight)
-        runs.append(LabelledRun(name=f"{files[0]}:{one.trajectory.id}", scenes=scenes, labels=one.labels))
+        runs.append(LabelledRun(name=f"{files[0]}:{one.trajectory.id}", scenes=scenes, labels=tuple(labels)))
     if not runs:
         raise ConfigError(f"{', '.join(map(str, files))}: no rollout in it is labelled")
     return LabelledRuns(runs=_sample(runs, limit), left_out=left_out, truth=truth, hindsight=hindsight)
 
 
-def _choose_labeller(labels: Sequence[Label], labeller: str | None, folder: Path) -> dict[str, list[Label]]:
-    """The labels of one labeller by trajectory."""
+def _choose_labeller(labels: Sequence[Label], labeller: str | None, place: str) -> dict[str, list[Label]]:
+    """The labels of one labeller, or of all, by trajectory. Guilt may be judged by any of them; what a step is worth
+    must be one value."""
     names = list(dict.fromkeys(label.labeller for label in labels))
-    if labeller is None and len(names) > 1:
-        raise ConfigError(f"{folder}: labelled by {', '.join(names)}: choose one with --labeller NAME")
+    valued = list(dict.fromkeys(label.labeller for label in labels if label.kind == "quality"))
+    if labeller is None and len(valued) > 1:
+        raise ConfigError(f"{place}: steps are valued by {', '.join(valued)}: choose one with --labeller NAME")
     if labeller is not None and labeller not in names:
-        raise ConfigError(f"--labeller {labeller}: {folder} has labels of {', '.join(names) or 'nobody'}")
+        raise ConfigError(f"--labeller {labeller}: {place} has labels of {', '.join(names) or 'nobody'}")
     found: dict[str, list[Label]] = {}
     for label in labels:
         if labeller in (None, label.labeller):

@@ -1,9 +1,9 @@
-"""What a coach may not be certified on: questions whose labels it was fitted on."""
+"""What a coach cannot be certified on: questions whose labels it was fitted on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mappa.look.coach_eval.labelled_runs import LabelledRuns
@@ -13,23 +13,29 @@ from mappa_core import ConfigError
 SEEN = "with a question that a coach was fitted on"
 
 
-def leave_out_seen(labelled: LabelledRuns, coaches: Sequence[NamedCoach], *, allow: bool) -> LabelledRuns:
-    """Leave out the runs of questions that one of the coaches was fitted on, and count them; `allow` it, or raise.
+def count_seen(labelled: LabelledRuns, coaches: Sequence[NamedCoach]) -> Mapping[str, int]:
+    """How many of the runs are of questions that a coach was fitted on, by its name; without those that saw none."""
+    counts = {}
+    for judge in coaches:
+        seen = set(judge.coach.fitted_on)
+        counts[judge.name] = sum(run.task.question_hash in seen for run in labelled.runs)
+    return {name: count for name, count in counts.items() if count}
+
+
+def leave_out_seen(labelled: LabelledRuns, coaches: Sequence[NamedCoach]) -> LabelledRuns:
+    """Leave out the runs of questions that one of the coaches was fitted on, and count them.
 
     Raises:
-        ConfigError: a run is of such a question and leaving out is not allowed, or no run is left.
+        ConfigError: no run is left.
     """
     for judge in coaches:
         seen = set(judge.coach.fitted_on)
         kept = tuple(run for run in labelled.runs if run.task.question_hash not in seen)
-        count = len(labelled.runs) - len(kept)
-        if count and not allow:
-            raise ConfigError(
-                f"{judge.name} was fitted on labels of {count:,} of these {len(labelled.runs):,} runs, or of others on "
-                "these questions, so they certify nothing: leave them out with --unseen, or calibrate with --share 0.5"
-            )
         if not kept:
-            raise ConfigError(f"--unseen: {judge.name} was fitted on every question here: calibrate with --share 0.5")
-        left_out = Counter(labelled.left_out) + Counter({SEEN: count})
+            raise ConfigError(
+                f"--unseen: {judge.name} was fitted on every question here: fit it on a part of them, or certify it on "
+                "other runs"
+            )
+        left_out = Counter(labelled.left_out) + Counter({SEEN: len(labelled.runs) - len(kept)})
         labelled = replace(labelled, runs=kept, left_out=left_out)
     return labelled

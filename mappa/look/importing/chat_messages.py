@@ -98,6 +98,9 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
         raise LogFormatError(
             f"{mapping.messages}: no list of messages; here are {there}: name the right key with --messages"
         )
+    if all(isinstance(one, str) for one in raw):
+        # Sets of worked solutions hold a list of texts, each a step of the one who solves.
+        raw = [{"role": "assistant", mapping.text: one} for one in raw]
     said = [_read_message(one, f"{mapping.messages}.{place}", mapping) for place, one in enumerate(raw)]
     answers = _tool_answers(said)
     before = tuple(one.message for one in said)
@@ -118,7 +121,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
         outcome=read_outcome(line, mapping.outcomes),
         seconds=sum(act.seconds for act in acts),
         labels=read_logged_labels(
-            line, mapping, messages=len(said), actions={act.number for act in acts if act.number is not None}
+            line, mapping, messages=len(said), agents={act.number: act.agent for act in acts if act.number is not None}
         ),
         entries=len(said),
         left_out=Counter(one.why for one in said if one.agent is None),
@@ -127,7 +130,8 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
 
 
 def _unread_keys(said: Sequence[_LoggedMessage], mapping: LogMapping) -> tuple[str, ...]:
-    read = _MESSAGE_KEYS if mapping.agent_from is None else {*_MESSAGE_KEYS, mapping.agent_from.partition(".")[0]}
+    named = (key.partition(".")[0] for key in (mapping.agent_from, mapping.text) if key is not None)
+    read = {*_MESSAGE_KEYS, *named}
     keys = (key for one in said for key, value in one.raw.items() if key not in read and value not in (None, "", []))
     acted = (one for one in said if one.agent is not None)
     endings = (end for one in acted for end in name_unknown_finish(one.raw.get("finish_reason"), "finish_reason"))
@@ -193,7 +197,7 @@ def _read_message(raw: Any, place: str, mapping: LogMapping) -> _LoggedMessage:
     name, remark = _read_name(raw, place, mapping)
     message = Message(
         role=role,
-        content=read_text(raw.get("content"), f"{place}.content"),
+        content=read_text(lookup(raw, mapping.text), f"{place}.{mapping.text}"),
         name=name,
         tool_calls=tuple(_read_calls(raw.get("tool_calls"), f"{place}.tool_calls")),
         tool_call_id=_optional_text(raw, "tool_call_id", place),

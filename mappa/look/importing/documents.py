@@ -41,7 +41,22 @@ def read_documents(paths: Sequence[Path]) -> list[Document]:
     Raises:
         InputError: a file cannot be read, or is empty or not JSON; the message names file and line.
     """
-    return [document for path in paths for file in _files(path) for document in _read_file(file)]
+    return [document for path in paths for file in _files(path) for document in _join_messages(list(_read_file(file)))]
+
+
+def _join_messages(documents: list[Document]) -> list[Document]:
+    """The objects of a file; where all are messages, the file is one conversation without an object around it."""
+    if not documents or not all(_is_message(document.row) for document in documents):
+        return documents
+    file = documents[0].file
+    return [Document(row={"messages": [document.row for document in documents]}, place=str(file), file=file)]
+
+
+def _is_message(value: Any) -> bool:
+    """Whether a value is a message of a conversation, rather than an object that holds one."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    return not any(isinstance(held, list) and any(map(_is_message, held)) for held in value.values())
 
 
 def _files(path: Path) -> list[Path]:
@@ -160,6 +175,8 @@ def _read_lines(path: Path, text: str) -> Iterator[Document]:
 
 
 def _document(row: Any, place: str, path: Path) -> Document:
+    if isinstance(row, list) and row and all(map(_is_message, row)):
+        row = {"messages": row}
     if not isinstance(row, dict):
         raise InputError(f"{place}: not an object with keys: {str(row)[:80]!r}")
     return Document(row=row, place=place, file=path)

@@ -14,6 +14,7 @@ from mappa.config.compose import read_stored
 from mappa.config.yaml_io import format_yaml
 from mappa.look.importing.documents import read_documents
 from mappa.look.importing.formats import FORMATS, find_format
+from mappa.look.importing.label_files import LabelFile, join_label_files
 from mappa.look.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
 from mappa.look.importing.offers import IMPORT_RECIPE, ImportedWorkflow
 from mappa.look.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories, separate_tasks
@@ -21,13 +22,15 @@ from mappa.store.agent_columns import summarize_agents
 from mappa.store.folder import RunFolder, new_run_name
 from mappa.store.summary import Summary, write_summary
 from mappa.store.team_record import TeamRecord
-from mappa_core import InputError, RunError, Trajectory
+from mappa_core import NOBODY, InputError, RunError, Trajectory
 from mappa_core.config.layers import with_origin
 from mappa_core.files import storage_errors, write_atomic
 from mappa_core.plugins import Registry
+from mappa_core.records import BLAME_BESIDE_AGENTS
 
 CORE = "core"
 """The plugin that an imported run names."""
+IMPORT_EVENT = "imported"
 TASKS_FILE = "tasks.jsonl"
 UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
@@ -88,18 +91,21 @@ def import_logs(
     root: Path,
     name: str | None = None,
     file_format: Format | None = None,
+    label_files: Sequence[LabelFile] = (),
 ) -> ImportResult:
     """Import the logs at `paths` (files, or folders of files) as one run in `root`. `file_format` None finds the format
-    from the first object. The run is there when it is whole, also if the process is killed.
+    from the first object. With `label_files` the mapping's keys of labels are about their lines. The run is there when
+    it is whole, also if the process is killed.
 
     Raises:
         InputError: a file cannot be read, or an object in it is invalid; the message names file, line and key. Nothing
             is written then.
         RunError: the run exists already, or the storage failed.
     """
-    logs, chosen = read_logs(paths, mapping, file_format)
+    own = mapping.without_labels() if label_files else mapping
+    logs, chosen = read_logs(paths, own, file_format)
     logs = separate_tasks(logs)
-    imported = build_trajectories([log for log in logs if log.acts])
+    imported, unjoined = join_label_files(build_trajectories([log for log in logs if log.acts]), label_files, mapping)
     trajectories = [one.trajectory for one in imported]
     agents = count_agents(logs)
     name = new_run_name(CORE, IMPORT_RECIPE) if name is None else name
@@ -122,7 +128,7 @@ def import_logs(
         agents=agents,
         counts=_count_entries(logs, FORMATS[chosen].entries),
         labels=_count_labels(imported),
-        problems=(*_find_unused_keys(logs, mapping), *_find_problems(logs)),
+        problems=(*unjoined, *_find_unused_keys(logs, own), *_find_problems(logs)),
     )
 
 
@@ -143,7 +149,10 @@ def _write_run(
     for one in imported:
         _store_trajectory(folder, one)
     source = ", ".join(map(str, paths))
-    folder.store.record_event("imported", file=source, format=chosen, trajectories=len(trajectories))
+    labellers = sorted({label.labeller for one in imported for label in one.labels})
+    folder.store.record_event(
+        IMPORT_EVENT, file=source, format=chosen, trajectories=len(trajectories), labellers=labellers
+    )
     summary = Summary(
         plugin=CORE,
         recipe=IMPORT_RECIPE,
@@ -173,6 +182,8 @@ def read_logs(
             "another is chosen with --format"
         ) from error
     _check_agents(logs)
+    if FORMATS[chosen].entries == "messages":
+        _check_texts(logs, names)
     if not any(log.acts for log in logs):
         why = ", ".join(f"{count:,} {one}" for one, count in _count_entries(logs, "").left_out.items())
         raise InputError(
@@ -191,6 +202,15 @@ def _check_agents(logs: Sequence[LoggedTrajectory]) -> None:
                     f"{log.place}: the name of an agent has {len(act.agent):,} characters, and may have "
                     f"{MAX_AGENT_CHARACTERS}; --agent-from names the key that holds it"
                 )
+
+
+def _check_texts(logs: Sequence[LoggedTrajectory], names: str) -> None:
+    """Raise InputError if nobody says anything: the texts stand elsewhere, and empty actions would be judged."""
+    replies = [act.reply for log in logs if log.has_text for act in log.acts]
+    if replies and not any(reply.content.strip() or reply.reasoning or reply.tool_calls for reply in replies):
+        raise InputError(
+            f"{names}: {len(replies):,} of {len(replies):,} actions have no text: which key holds it? --text KEY"
+        )
 
 
 def count_agents(logs: Sequence[LoggedTrajectory]) -> dict[str, int]:
@@ -217,12 +237,13 @@ def _count_labels(imported: Sequence[ImportedTrajectory]) -> LabelCounts:
     acted = {step.id: step.agent for one in imported for step in one.trajectory.steps}
     agents = {one.trajectory.id: {step.agent for step in one.trajectory.steps} for one in imported}
     guilt = [label for label in labels if label.kind == "guilt"]
+    of_agents = [label for label in guilt if label.agent not in BLAME_BESIDE_AGENTS]
     values = Counter(
         f"{label.value:+g}".replace("+0", "0") for label in labels if label.value is not None and label.step is not None
     )
     odd = {
-        MISMATCH: sum(label.step is not None and acted[label.step] != label.agent for label in guilt),
-        ABSENT: sum(label.agent not in agents[label.trajectory] for label in guilt),
+        MISMATCH: sum(label.step is not None and acted[label.step] != label.agent for label in of_agents),
+        ABSENT: sum(label.agent not in agents[label.trajectory] for label in of_agents),
     }
     return LabelCounts(
         agents=len({label.trajectory for label in guilt if label.agent is not None}),
@@ -254,7 +275,11 @@ def _find_unused_keys(logs: Sequence[LoggedTrajectory], mapping: LogMapping) -> 
     tried = [problem for log in logs for problem in log.labels.problems]
     used = {
         "--guilty-agent": (mapping.guilty_agent, any(log.labels.agent is not None for log in logs)),
-        "--guilty-step": (mapping.guilty_step, any(log.labels.step is not None for log in logs)),
+        "--guilty-step": (
+            mapping.guilty_step,
+            any(log.labels.step is not None or log.labels.agent == NOBODY for log in logs),
+        ),
+        "--guilt-category": (mapping.guilt_category, any(log.labels.category is not None for log in logs)),
         "--step-values": (mapping.step_values, any(log.labels.values for log in logs)),
     }
     for option, (key, is_used) in used.items():

@@ -145,7 +145,9 @@ def _read_labels_alone(line: Mapping[str, Any], mapping: LogMapping, run: str) -
             for number in numbers
         ),
         outcome={},
-        labels=read_logged_labels(line, mapping, messages=numbers[-1] + 1, actions=numbers),
+        labels=read_logged_labels(
+            line, mapping, messages=numbers[-1] + 1, agents=dict.fromkeys(numbers, mapping.default_agent)
+        ),
         entries=len(numbers),
         has_text=False,
     )
@@ -172,7 +174,8 @@ def _heads(mapping: LogMapping) -> set[str]:
     """Keys of a line that the mapping reads."""
     keys = (
         mapping.messages, mapping.task_id, mapping.prompt, mapping.truth, mapping.stratum, mapping.cluster,
-        mapping.guilty_agent, mapping.guilty_step, mapping.guilt_reason, mapping.step_values, mapping.whole_value,
+        mapping.guilty_agent, mapping.guilty_step, mapping.guilt_reason, mapping.guilt_category,
+        mapping.step_values, mapping.whole_value,
         *mapping.outcomes.values(),
     )  # fmt: skip
     return {key.partition(".")[0] for key in keys if key}

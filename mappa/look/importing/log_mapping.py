@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -17,6 +18,11 @@ Format = Literal[
 IMPORT_METRIC = "correct"
 """The metric of an imported run."""
 DEFAULT_AGENT = "assistant"
+LABEL_KEYS = (
+    "guilty_agent", "guilty_step", "guilt_reason", "guilt_category", "step_values", "whole_value", "steps_of",
+    "steps_from", "labels_of", "labelled_by",
+)  # fmt: skip
+"""What of a mapping is about labels."""
 PERSONS = ("user", "human")
 """Names of people, unless an option says that they are agents."""
 
@@ -26,10 +32,12 @@ class LogMapping:
     """Keys of a log by their meaning; a dotted key looks into objects. For spans, keys are attributes of the root span.
 
     `agents` maps names of agents to their descriptions. A message with a name is an action whatever its role, unless
-    the name is one of `persons`. `agent_from` is the key of that name in a message (of spans: an attribute).
-    `default_agent` acts in messages of an assistant without a name. `outcomes` maps names of outcomes to the keys of
-    numbers or booleans. Labels: `guilty_agent`, `guilty_step` (the number of a message, the first is 0) and
-    `guilt_reason`; `step_values` maps numbers of messages to 1, 0 or -1; `whole_value` is one of these for the rollout.
+    the name is one of `persons`. `agent_from` is the key of that name in a message (of spans: an attribute), `text`
+    that of its text. `default_agent` acts in messages of an assistant without a name. `outcomes` maps names of outcomes
+    to the keys of numbers or booleans. Labels: `guilty_agent`, `guilty_step`, `guilt_reason` and `guilt_category`;
+    `step_values` maps steps to 1, 0 or -1; `whole_value` is one of these for the rollout. Steps are numbers of messages
+    or, with `steps_of`, of actions, and the first one is `steps_from`. In a file of labels alone `labels_of` is the key
+    of the rollout's name and `labelled_by` that of the labeller's.
     """
 
     agents: Mapping[str, str] = field(default_factory=dict)
@@ -37,6 +45,7 @@ class LogMapping:
     persons: tuple[str, ...] = PERSONS
     agent_from: str | None = None
     messages: str = "messages"
+    text: str = "content"
     task_id: str | None = None
     prompt: str | None = None
     truth: str | None = None
@@ -46,14 +55,24 @@ class LogMapping:
     guilty_agent: str | None = None
     guilty_step: str | None = None
     guilt_reason: str | None = None
+    guilt_category: str | None = None
     step_values: str | None = None
     whole_value: str | None = None
+    steps_of: Literal["messages", "actions"] = "messages"
+    steps_from: int = 0
+    labels_of: str | None = None
+    labelled_by: str | None = None
 
     def with_defaults(self, **defaults: Any) -> LogMapping:
         """The mapping with other defaults in place of this class's; what was chosen stays."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         plain = LogMapping()
         return replace(self, **{name: new for name, new in defaults.items() if own[name] == getattr(plain, name)})
+
+    def without_labels(self) -> LogMapping:
+        """The mapping of a log whose labels lie in another file, which the keys of labels are about."""
+        plain = LogMapping()
+        return replace(self, **{name: getattr(plain, name) for name in LABEL_KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +83,7 @@ class LoggedLabels:
     agent: str | None = None
     step: int | None = None
     reason: str = ""
+    category: str | None = None
     values: Mapping[int, float] = field(default_factory=dict)
     whole: float | None = None
     problems: tuple[str, ...] = ()
@@ -112,13 +132,40 @@ class LogFormatError(Exception):
     """An invalid line of a log. The message begins with the key; the reader of the file adds the place."""
 
 
+_ITEM = re.compile(
+    r"(?P<list>[^.\[\]]+)\[(?:(?P<number>\d+)|(?P<inner>[^=\[\]]+)=(?P<outer>[^\[\]]+))\](?:\.(?P<rest>.+))?"
+)
+"""A key that goes through a list: `failures[0].step`, or `failures[id=cause.id].step`."""
+
+
 def lookup(record: Mapping[str, Any], key: str) -> Any:
-    """The value at a key: an exact match, else the path along its dots. None if there is none."""
-    if key in record:
-        return record[key]
+    """The value at a key: an exact match, else the path along its dots. None if there is none.
+
+    `failures[0].step` takes an item of a list by its number, and `failures[id=cause.id].step` the first one whose `id`
+    is what the record has at `cause.id`.
+    """
+    return _follow(record, key, record)
+
+
+def _follow(value: Mapping[str, Any], key: str, record: Mapping[str, Any]) -> Any:
+    if key in value:
+        return value[key]
+    if through := _ITEM.fullmatch(key):
+        item, rest = _find_item(value.get(through["list"]), through, record), through["rest"]
+        return _follow(item, rest, record) if rest and isinstance(item, Mapping) else None if rest else item
     head, dot, rest = key.partition(".")
-    inner = record.get(head)
-    return lookup(inner, rest) if dot and isinstance(inner, Mapping) else None
+    inner = value.get(head)
+    return _follow(inner, rest, record) if dot and isinstance(inner, Mapping) else None
+
+
+def _find_item(items: Any, through: re.Match[str], record: Mapping[str, Any]) -> Any:
+    if not isinstance(items, list):
+        return None
+    if through["number"] is not None:
+        return next(iter(items[int(through["number"]) :][:1]), None)
+    wanted = lookup(record, through["outer"])
+    found = (item for item in items if isinstance(item, Mapping) and lookup(item, through["inner"]) == wanted)
+    return None if wanted is None else next(found, None)
 
 
 def require_value(record: Mapping[str, Any], key: str, option: str) -> Any:

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from mappa.look.importing.log_mapping import LoggedAction, LoggedTrajectory
 from mappa_core import Completion, Failure, Split, Step, Trajectory
-from mappa_core.records import Label
+from mappa_core.records import PEOPLE, Label
 
 IMPORT_SPLIT: Split = "train"
 FAILURE_KIND = "Imported"
@@ -51,7 +51,7 @@ def build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[ImportedTraject
             seconds=log.seconds,
         )
         samples[name] += 1
-        made.append(ImportedTrajectory(trajectory=trajectory, labels=_build_labels(trajectory, log), log=log))
+        made.append(ImportedTrajectory(trajectory=trajectory, labels=build_labels(trajectory, log), log=log))
     return made
 
 
@@ -116,18 +116,29 @@ def _build_steps(trajectory: str, acts: Sequence[LoggedAction]) -> tuple[Step, .
     return tuple(steps)
 
 
-def _build_labels(trajectory: Trajectory, log: LoggedTrajectory) -> tuple[Label, ...]:
+def build_labels(trajectory: Trajectory, log: LoggedTrajectory, *, labeller: str = PEOPLE) -> tuple[Label, ...]:
+    """The labels of a log as those of `labeller`, about the trajectory that was built of it."""
     labels, found = log.labels, []
     steps = {act.number: step.id for act, step in zip(log.acts, trajectory.steps, strict=True)}
     if labels.agent is not None or labels.step is not None:
         step = None if labels.step is None else steps[labels.step]
         by_step = {one.id: one.agent for one in trajectory.steps}
         agent = by_step[step] if labels.agent is None and step is not None else labels.agent
-        found.append(Label(kind="guilt", trajectory=trajectory.id, step=step, agent=agent, reason=labels.reason))
+        found.append(
+            Label(
+                kind="guilt",
+                trajectory=trajectory.id,
+                step=step,
+                agent=agent,
+                reason=labels.reason,
+                category=labels.category,
+                labeller=labeller,
+            )
+        )
     found += [
-        Label(kind="quality", trajectory=trajectory.id, step=steps[number], value=value)
+        Label(kind="quality", trajectory=trajectory.id, step=steps[number], value=value, labeller=labeller)
         for number, value in sorted(labels.values.items())
     ]
     if labels.whole is not None:
-        found.append(Label(kind="quality", trajectory=trajectory.id, value=labels.whole))
+        found.append(Label(kind="quality", trajectory=trajectory.id, value=labels.whole, labeller=labeller))
     return tuple(found)

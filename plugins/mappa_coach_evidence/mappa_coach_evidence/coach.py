@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mappa_coach_evidence.evidence import Evidence, collect_evidence, suspicions
 from mappa_coach_evidence.findings import Finding, Rule
+from mappa_coach_evidence.fitted_on import shipped_questions
+from mappa_coach_evidence.habits import describe_habits
 from mappa_coach_evidence.options import EvidenceOptions
 from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import Transcript, read_transcript
 from mappa_coach_evidence.weights import WEIGHTS
+from mappa_coach_evidence.weights_file import hash_weights, read_weights
 from mappa_core import MAX_SCORE, Coach, Scene, Verdict
 
 _RAN_SCORE = 8.0
@@ -29,11 +32,16 @@ class EvidenceCoach(Coach):
     """
 
     def __init__(self, options: EvidenceOptions) -> None:
-        self._options = options
+        self._own = None if options.weights is None else read_weights(options.weights, rules=hash_weights(WEIGHTS))
 
     @property
     def by_trajectory(self) -> bool:
         return True
+
+    @property
+    def fitted_on(self) -> Collection[str]:
+        """The questions that made the shipped weights, and those of weights of one's own, which are drawn to them."""
+        return shipped_questions() if self._own is None else shipped_questions().union(self._own.fitted_on)
 
     async def score(self, scene: Scene) -> Verdict:
         (verdict,) = await self.review([replace(scene, later=None)])
@@ -41,8 +49,20 @@ class EvidenceCoach(Coach):
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         transcript = read_transcript(_whole_trajectory(scenes))
-        judge = _Judge(transcript, collect_evidence(transcript, RULES), succeeded=_has_succeeded(scenes))
+        evidence = collect_evidence(transcript, RULES)
+        succeeded = _has_succeeded(scenes)
+        ranking = {} if succeeded else self._rank(transcript, evidence)
+        judge = _Judge(transcript, evidence, ranking, succeeded=succeeded)
         return [judge.judge(len(scene.earlier)) for scene in scenes]
+
+    def _rank(self, transcript: Transcript, evidence: Mapping[int, Evidence]) -> Mapping[int, float]:
+        if self._own is None:
+            return suspicions(evidence, WEIGHTS)
+        habits = describe_habits(transcript, evidence)
+        return suspicions(
+            {place: replace(found, features={**found.features, **habits[place]}) for place, found in evidence.items()},
+            self._own.weights,
+        )
 
 
 def _has_succeeded(scenes: Sequence[Scene]) -> bool:
@@ -66,12 +86,19 @@ def _whole_trajectory(scenes: Sequence[Scene]) -> list[Scene]:
 class _Judge:
     """Verdicts on the actions of one transcript."""
 
-    def __init__(self, transcript: Transcript, evidence: Mapping[int, Evidence], *, succeeded: bool) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        evidence: Mapping[int, Evidence],
+        ranking: Mapping[int, float],
+        *,
+        succeeded: bool,
+    ) -> None:
         self._transcript = transcript
         self._evidence = evidence
         self._succeeded = succeeded
         self._faults = {} if succeeded else {place: found.faults for place, found in evidence.items() if found.faults}
-        self._suspicions = {} if succeeded else suspicions(evidence, WEIGHTS)
+        self._suspicions = ranking
         self._ran = {entry.author for entry in transcript.outputs if not entry.failed}
 
     def judge(self, place: int) -> Verdict:

@@ -1,4 +1,5 @@
-"""The web application: routes to pages. Every request opens the run's database read-only and closes it again."""
+"""The web application: routes to pages. Every request opens the run's database read-only and closes it again. With a
+labeller there is one that writes: it keeps a label of guilt, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from starlette.routing import Route
 
 from mappa.look.view.web import coach, comparison, overview, policies, trajectories, trajectory
 from mappa.look.view.web.auth import TokenAuthMiddleware
+from mappa.look.view.web.labels import LabelForm
 from mappa.look.view.web.rendering import render, template_environment
 from mappa.look.view.web.run_folders import RunFolders, change_stamp
 from mappa.look.view.web.telling import first_filters
@@ -44,6 +46,7 @@ class Viewer:
     """Serves the pages on a set of runs."""
 
     runs: RunFolders
+    labels: LabelForm | None = None
 
     def overview(self, request: Request) -> Response:
         folders = self.runs.folders()
@@ -90,6 +93,20 @@ class Viewer:
 
         return answer
 
+    def trajectory(self, reader: RunReader, folder: Path, request: Request) -> Context:
+        """The page of a trajectory, with the form for its label if somebody labels."""
+        context = trajectory.build_trajectory_page(reader, folder, request)
+        form = None if self.labels is None else self.labels.build(reader, context["found"])
+        return {**context, "form": form}
+
+    async def label(self, request: Request) -> Response:
+        """Keep the label that a form holds, and go back to its page."""
+        assert self.labels is not None  # there is no route without
+        folder = self._folder(request)
+        kept = await self.labels.keep(folder, request)
+        name = quote(request.path_params["run"], safe="")
+        return RedirectResponse(f"/runs/{name}/trajectory?{urlencode({'id': kept.trajectory})}#label", status_code=303)
+
     def record(self, read: Callable[[RunReader, Request], Any]) -> Callable[[Request], Response]:
         """An endpoint for a record of the run named in the URL, as JSON."""
 
@@ -100,10 +117,12 @@ class Viewer:
         return answer
 
 
-def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> Starlette:
-    """Create the ASGI application. `cookie` is the name of the token's cookie; browsers share cookies among ports."""
-    viewer = Viewer(runs=runs)
+def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view", labeller: str | None = None) -> Starlette:
+    """Create the ASGI application. `cookie` is the name of the token's cookie; browsers share cookies among ports.
+    `labeller` gives labels on its pages; None: nothing can be written."""
+    viewer = Viewer(runs=runs, labels=None if labeller is None else LabelForm(labeller=labeller))
     run = "/runs/{run}"
+    writing = [] if labeller is None else [Route(f"{run}/label", viewer.label, methods=["POST"])]
     return Starlette(
         routes=[
             Route("/", viewer.overview),
@@ -114,13 +133,14 @@ def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> S
                 viewer.run_endpoint("web/trajectories.html", trajectories.build_trajectories_page),
             ),
             Route(f"{run}/newer", viewer.run_endpoint("web/newer.html", trajectories.count_newer)),
-            Route(f"{run}/trajectory", viewer.run_endpoint("web/trajectory.html", trajectory.build_trajectory_page)),
+            Route(f"{run}/trajectory", viewer.run_endpoint("web/trajectory.html", viewer.trajectory)),
             Route(f"{run}/trajectory.json", viewer.record(trajectory.trajectory_document)),
             Route(f"{run}/action.json", viewer.record(trajectory.read_action)),
             Route(f"{run}/prompt", viewer.run_endpoint("web/prompt.html", trajectory.build_prompt)),
             Route(f"{run}/coach", viewer.run_endpoint("web/coach.html", coach.build_coach_page)),
             Route(f"{run}/policies", viewer.run_endpoint("web/policies.html", policies.build_policies_page)),
             Route("/static/{name}", _serve_static),
+            *writing,
         ],
         middleware=[Middleware(TokenAuthMiddleware, token=token, cookie=cookie)],
         exception_handlers={HTTPException: _render_http_error, RunError: _render_run_error},

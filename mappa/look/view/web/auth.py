@@ -1,5 +1,6 @@
 """Access control of the viewer: only programs on this machine that know the token. Pages load nothing from other hosts
-and run no scripts but the viewer's own."""
+and run no scripts but the viewer's own. What writes is checked once more: it must come from one of the viewer's pages.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,20 @@ SECURITY_HEADERS = {
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not `no-referrer`: under it browsers send `Origin: null` with the viewer's own forms, too.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 TOKEN_HINT = "Open the address that `mappa view` printed: it ends with ?token=…\n"
+
+
+def is_from_own_page(request: Request) -> bool:
+    """Whether a request that writes was sent by a page of this server: browsers name the page's origin, and no page can
+    choose what they name. The Host header is one of this machine, as the token's middleware has checked."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+    return origin == f"http://{request.headers.get('host')}" and site == "same-origin"
 
 
 class TokenAuthMiddleware:

@@ -15,9 +15,11 @@ from mappa_core import ConfigError
 HOST = "127.0.0.1"
 
 
-def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None], page: str = "/") -> None:
+def serve(
+    runs: RunFolders, *, port: int, announce: Callable[[str], None], page: str = "/", labeller: str | None = None
+) -> None:
     """Serve pages on `runs` at `port` (0: any free one) until interrupted. `announce` is called with the URL of `page`,
-    which includes the token, once the server accepts connections.
+    which includes the token, once the server accepts connections. `labeller` may label plays; None: nothing is written.
 
     Raises ConfigError if the port is taken.
     """
@@ -30,7 +32,7 @@ def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None], page:
             raise ConfigError(f"--port {port}: {error.strerror}; choose another one, or 0 for any") from error
         listening.listen(128)
         bound_port = listening.getsockname()[1]
-        app = create_app(runs, token=token, cookie=f"mappa_view_{bound_port}")
+        app = create_app(runs, token=token, cookie=f"mappa_view_{bound_port}", labeller=labeller)
         announce(f"http://{HOST}:{bound_port}{page}{'&' if '?' in page else '?'}token={token}")
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])

@@ -200,9 +200,8 @@ def test_a_jury_is_made_and_certified_on_what_it_has_not_seen(files, monkeypatch
     recipe = (files / "jury.yaml").read_text()
     assert "combine: calibrated" in recipe and f"calibration: {files / 'jury.json'}\n" in recipe
 
-    refused = run_command("eval", *on, "--jury", jury)
-    assert isinstance(refused.exception, ConfigError)
-    assert "was fitted on labels of 20 of these 40 runs" in str(refused.exception)
+    marked = run_command("eval", *on, "--jury", jury)
+    assert "20 of the 40 runs made the weights of jury" in marked.stdout and "--unseen leaves them out" in marked.stdout
     certified = run_command("eval", *on, "--jury", jury, "--unseen", "--json")
     assert certified.exit_code == 0, certified.output
     (evaluation,) = json.loads(certified.stdout)["evaluations"]
@@ -226,7 +225,7 @@ def test_a_jury_that_saw_every_question_certifies_nothing(files):
         f"x.members={json.dumps(Calibration.read(jury).members)}",
     ]
     nested = run_command("eval", *on, "--coach", "x=ensemble", *hidden)
-    assert "was fitted on labels of 40 of these 40 runs" in str(nested.exception)
+    assert "40 of the 40 runs made the weights of x" in nested.stdout
 
 
 ON = ["--on", "agent-process-bench", "--data", "labels.jsonl"]
