@@ -18,7 +18,7 @@ from mappa.rollout.team import Job, Replacement
 from mappa.session.builder import Session
 from mappa.session.stored_runs import RecordedScenes
 from mappa.store.folder import RunFolder
-from mappa_core import MAX_SCORE, NOBODY, Completion, Split, Step, Task, Trajectory, Verdict
+from mappa_core import MAX_SCORE, Completion, Split, Step, Task, Trajectory, Verdict
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
 
@@ -114,10 +114,11 @@ def find_blame(steps: Sequence[Step], verdicts: Sequence[Verdict]) -> Blame | No
     was handed files that were missing or broken, to the action that left them so, if its verdict blames an agent, too.
     The action is the one judged or, where another agent is blamed, that agent's last action before it. None if no
     verdict blames anybody."""
+    agents = {step.agent for step in steps}
     blaming = {
         place: verdict.score
         for place, verdict in enumerate(verdicts)
-        if verdict.score is not None and verdict.score < MAX_SCORE and verdict.blame not in (None, NOBODY)
+        if verdict.score is not None and verdict.score < MAX_SCORE and verdict.blame in agents
     }
     if not blaming:
         return None

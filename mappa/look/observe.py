@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,14 @@ from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agr
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
+from mappa.look.shortlist import MAX_SUSPECTS, rank_suspects
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.runs.rows import EvaluationRow
 from mappa.store.iteration_report import CoachFigures
 from mappa.training.iteration_figures import count_verdicts
-from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict
+from mappa_core import NOBODY, ConfigError, Role, RunError, Split, Trajectory, Verdict
 from mappa_core.plugins import Registry
-from mappa_core.records import Interval, Label
+from mappa_core.records import ENVIRONMENT, TASK, USER, Interval, Label
 from mappa_core.sandbox import Sandbox
 from mappa_core.transport import Provider
 
@@ -41,6 +42,15 @@ class LowScoredAction:
     reasoning: str
     count: int
     labels: tuple[Label, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Where to look first in a rollout that did not succeed, the most suspicious action first: the last verdict on
+    each, whose reasoning quotes what speaks for it. Nobody is accused by it."""
+
+    trajectory: str
+    verdicts: tuple[Verdict, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +78,10 @@ class AgentDiagnosis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
-    reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known; in
-    `blamed_nobody` of them no verdict blames an agent. `handoffs` are the files of the team's contract.
+    reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known
+    (`has_outcome`). In `cannot_tell` of them no verdict blames anybody, and `blamed_others` counts those in which one
+    blames the user, the environment or the task. `categories` counts their blaming verdicts by the kind of failure;
+    `suspects` are where to look first. `handoffs` are the files of the team's contract.
     `imported`: the rollouts come from a log. `provable`: the run's own coach blames an agent in a play that the team
     finished and that failed, so that `mappa prove` has something to replace. People name the guilty agent of
     `labelled` of them, whom some verdict blames in `labels_met` of those; `agreement` is that of several people."""
@@ -80,7 +92,11 @@ class Diagnosis:
     rollouts: int
     unsuccessful: int
     looked_at: int
-    blamed_nobody: int
+    has_outcome: bool
+    cannot_tell: int
+    blamed_others: Mapping[str, int]
+    categories: Mapping[str, int]
+    suspects: tuple[Suspects, ...]
     failures: Mapping[str, int]
     agents: tuple[AgentDiagnosis, ...]
     handoffs: tuple[Handoff, ...]
@@ -250,8 +266,9 @@ def diagnose(
     unsuccessful = [one for one in trajectories if _is_unsuccessful(one, evaluation.metric)]
     known = bool(unsuccessful) or any(evaluation.metric in one.outcome for one in trajectories)
     looked_at = unsuccessful if known else trajectories
-    blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in looked_at]
-    blame = Counter(agent for names in blamed for agent in names)
+    blaming = [[verdict for verdict in one.verdicts if verdict.blame not in (None, NOBODY)] for one in looked_at]
+    blamed = [frozenset(str(verdict.blame) for verdict in verdicts) for verdicts in blaming]
+    blame = Counter(name for names in blamed for name in names)
     return Diagnosis(
         folder=folder,
         split=split,
@@ -259,13 +276,24 @@ def diagnose(
         rollouts=len(trajectories),
         unsuccessful=len(unsuccessful),
         looked_at=len(looked_at),
-        blamed_nobody=sum(not names & frozenset(roles) for names in blamed),
+        has_outcome=known,
+        cannot_tell=sum(not names for names in blamed),
+        blamed_others={name: blame[name] for name in (USER, ENVIRONMENT, TASK) if blame[name]},
+        categories=Counter(verdict.category for one in blaming for verdict in one if verdict.category is not None),
+        suspects=tuple(_find_suspects(looked_at))[:examples],
         failures=Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None),
         agents=tuple(_diagnose_agent(agent, trajectories, blame[agent], examples) for agent in roles),
         handoffs=summarize_handoffs(trajectories, roles, evaluation.metric),
         coach=count_verdicts(trajectories),
         provable=any(_is_provable(one, evaluation.metric) for one in trajectories),
     )
+
+
+def _find_suspects(trajectories: Sequence[Trajectory]) -> Iterator[Suspects]:
+    """Where to look first, in each rollout of which a coach says so."""
+    for trajectory in trajectories:
+        if suspects := rank_suspects(trajectory)[:MAX_SUSPECTS]:
+            yield Suspects(trajectory=trajectory.id, verdicts=tuple(suspects))
 
 
 def _is_provable(trajectory: Trajectory, metric: str) -> bool:

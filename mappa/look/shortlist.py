@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from mappa_core import MAX_SCORE, Trajectory, Verdict
 
+MAX_SUSPECTS = 3
+"""How many actions of a play are shown as where to look first."""
+
 
 def rank_suspects(trajectory: Trajectory) -> list[Verdict]:
     """The last verdict on each action that says something of it, the most suspicious first: by `suspicion` where a

@@ -142,10 +142,10 @@ def find_differences(
         # Origins are not yet those that the file itself claims: a stranger could claim the command line.
         if stored_leaf is not None and stored_leaf.origin == COMMAND_LINE:
             continue
-        if stored_leaf is None and installed_leaf is not None:
-            # Left out, so that it becomes the same default; or an option of the offer in whose place another stands.
-            if installed_leaf.origin == DEFAULT_ORIGIN or _is_of_another_offer(key, there, here):
-                continue
+        # Left out, so that it becomes the same default; or an option of the offer in whose place another stands.
+        is_left_out = stored_leaf is None and installed_leaf is not None
+        if is_left_out and (installed_leaf.origin == DEFAULT_ORIGIN or _is_of_another_offer(key, there, here)):
+            continue
         if _is_below(key, HARMLESS_NUMBERS) and _is_number(stored_leaf):
             continue
         yield Difference(key, stored_leaf, installed_leaf)

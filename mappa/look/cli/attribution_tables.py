@@ -24,9 +24,12 @@ MAX_NAME = 24
 NOTES = {
     "guilty agent, by all labellers": "runs that several people labelled: all of them say so",
     "decisive step, by all labellers": "runs that several people labelled: all of them say so",
-    "guilty agent": "whom the lowest verdict of a run blames, else whose action it is on",
-    "decisive step": "the first action with the lowest score",
+    "guilty agent": "whom the verdict on the first of the ranking blames, else whose action it is",
+    "decisive step": "the first of the ranking: by suspicion, else the lowest score",
     "within one step": "the same, or the action before or after",
+    "first three": "the decisive step is among the first three of the ranking",
+    "accused agent": "accusations alone: how many, and how many of these are right",
+    "accused step": "accusations alone: the accused action is the decisive one",
     "step labels": "1, 0 or -1 by thirds of the points",
     "first error": "the first action that is labelled -1, or that there is none",
 }

@@ -25,7 +25,7 @@ from mappa.look.labelling import (
     summarize_labels,
     whom_to_blame,
 )
-from mappa.look.shortlist import rank_suspects
+from mappa.look.shortlist import MAX_SUSPECTS, rank_suspects
 from mappa.runs import RunReader
 from mappa_core import ConfigError, Step, Trajectory
 from mappa_core.codec import to_json
@@ -34,7 +34,6 @@ from mappa_core.records import BLAME_BESIDE_AGENTS, Label
 QUIT = "q"
 MAX_STEP_CHARACTERS = 2_000
 """Characters of an action, and of each answer of a tool, that are shown."""
-MAX_SUSPECTS = 3
 ENOUGH = 10
 """Labels from which on a coach can be made of them."""
 

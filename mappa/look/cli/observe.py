@@ -118,6 +118,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
             console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
             for label in example.labels:
                 console.print(f"   {_describe_label(label, example.step)}", markup=False, style="cyan", soft_wrap=True)
+    _show_suspects(console, diagnosis)
     _show_reasons(console, "rollouts ended early", diagnosis.failures)
     _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
     if diagnosis.coach.total.usage is not None:
@@ -136,16 +137,17 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
     from mappa.cli.result_tables import show_evaluation
 
     rollouts = format_count(diagnosis.rollouts, "rollout")
-    if diagnosis.imported and not diagnosis.unsuccessful and diagnosis.evaluation.interval is None:
-        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them"
+    if diagnosis.imported and not diagnosis.has_outcome:
+        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them. With `mappa import"
+        line += " --outcome KEY` (a reward, a grade, a final label) those that succeeded would not be looked at"
     else:
         after = f"training rollouts after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
         played = "imported" if diagnosis.imported else after if diagnosis.split == "train" else None
         show_evaluation(console, diagnosis.evaluation, played)
         line = f"{diagnosis.unsuccessful} of {rollouts} did not succeed"
-    if diagnosis.coach.total.verdicts and diagnosis.blamed_nobody:
-        line += f"; in {diagnosis.blamed_nobody} of them nobody is to blame"
     console.print(line, highlight=False, soft_wrap=True)
+    if diagnosis.coach.total.verdicts and diagnosis.looked_at:
+        _show_blame_beside_agents(console, diagnosis)
     if diagnosis.labelled:
         labelled = f"people say who is to blame in {format_count(diagnosis.labelled, 'rollout')}"
         met = f"; verdicts blame that agent in {diagnosis.labels_met} of them"
@@ -155,6 +157,33 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
 
         for line in describe_agreement(diagnosis.agreement):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_blame_beside_agents(console: Console, diagnosis: Diagnosis) -> None:
+    """Print, before any agent is named, in how many rollouts it cannot be told, or no agent is to blame."""
+    if diagnosis.cannot_tell:
+        told = (
+            f"[bold]cannot tell in {diagnosis.cannot_tell} of {diagnosis.looked_at}[/]: no verdict blames anybody there"
+        )
+        console.print(told, highlight=False, soft_wrap=True)
+    for name, count in diagnosis.blamed_others.items():
+        console.print(f"the {name} is to blame in {count} of {diagnosis.looked_at}", highlight=False, soft_wrap=True)
+    if diagnosis.categories:
+        counts = sorted(diagnosis.categories.items(), key=lambda item: (-item[1], item[0]))
+        kinds = ", ".join(f"{name} {count}" for name, count in counts)
+        console.print(f"kinds of failure: {kinds}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_suspects(console: Console, diagnosis: Diagnosis) -> None:
+    """Print where to look first in the first rollouts, with what speaks for each action."""
+    if not diagnosis.suspects:
+        return
+    console.print("\n[bold]where to look first[/]  [dim]the most suspicious actions; nobody is accused by it[/]")
+    for suspects in diagnosis.suspects:
+        console.print(suspects.trajectory, markup=False, highlight=False, soft_wrap=True)
+        for place, verdict in enumerate(suspects.verdicts, 1):
+            said = f"   {place}. {verdict.step.rpartition('/')[2]}  {verdict.reasoning}"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_label(label: Label, step: str) -> str:
@@ -250,7 +279,17 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "rollouts": diagnosis.rollouts,
             "unsuccessful": diagnosis.unsuccessful,
             "looked_at": diagnosis.looked_at,
-            "blamed_nobody": diagnosis.blamed_nobody,
+            "has_outcome": diagnosis.has_outcome,
+            "cannot_tell": diagnosis.cannot_tell,
+            "blamed_others": dict(diagnosis.blamed_others),
+            "categories": dict(diagnosis.categories),
+            "suspects": {
+                one.trajectory: [
+                    {"step": verdict.step, "suspicion": verdict.suspicion, "reasoning": verdict.reasoning}
+                    for verdict in one.verdicts
+                ]
+                for one in diagnosis.suspects
+            },
             "ended_early": dict(diagnosis.failures),
             **evaluation_json(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},

@@ -1,8 +1,11 @@
 """What a coach says of a labelled run, taken from its verdicts on the actions: who failed, where, how good each was.
 
-- *Decisive step*: the first of the actions with the lowest score. No step is picked where all scores are equal, as they
-  favour none, or where that verdict blames nobody.
+- *Decisive step*: the first of the ranking. A coach ranks by `Verdict.suspicion`; one that gives none ranks by the
+  lowest score, of equals the earlier action. No step is picked where all scores are equal, as they favour none, or
+  where that verdict blames nobody.
 - *Guilty agent*: whom the verdict on the decisive step blames, else who acted there.
+- *Accusation*: the lowest verdict that blames somebody, or whose agent it gives fewer than half of the points. A coach
+  that accuses nobody says that it cannot tell, which is no wrong answer.
 - *Value* of an action: 1 above two thirds of the points, -1 below one third, else 0, so that 10, 5 and 0 points are the
   values 1, 0 and -1.
 - *First error*: the first labelled action with the value -1. It is settled unless a verdict before it is missing.
@@ -20,7 +23,7 @@ from mappa_core import MAX_SCORE, NOBODY, Verdict
 
 TASKS = (
     "guilty agent", "guilty agent, by all labellers", "decisive step", "decisive step, by all labellers",
-    "within one step", "step labels", "first error",
+    "within one step", "first three", "accused agent", "accused step", "step labels", "first error",
 )  # fmt: skip
 """What is asked of a coach about a run. Where several people labelled it, an answer that one of them gave is right; by
 all labellers it is only where all gave it."""
@@ -29,12 +32,16 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """What a coach says of a run. `agent` may be `nobody`; `values` are by position, `missing` counts actions without a
-    score. `has_pick` and `settled` say whether there is an answer about guilt and about the first error; `confidence`
-    that the picked step is at fault is 0-1, from its score."""
+    """What a coach says of a run. `agent` may be `nobody`; `ranking` are positions, most suspicious first; `accused` is
+    the position of the accusation and `accused_agent` whom it blames. `values` are by position, `missing` counts
+    actions without a score. `has_pick` and `settled` say whether there is an answer about guilt and about the first
+    error; `confidence` that the accused step is at fault is 0-1, from its score."""
 
     agent: str | None
     position: int | None
+    ranking: tuple[int, ...]
+    accused: int | None
+    accused_agent: str | None
     has_pick: bool
     values: Mapping[int, float]
     first_error: int | None
@@ -53,6 +60,9 @@ class Grade:
     near: float | None
     values: tuple[float | None, ...]
     first_error: float | None
+    three: float | None = None
+    accused_agent: float | None = None
+    accused_step: float | None = None
     agent_by_all: float | None = None
     step_by_all: float | None = None
 
@@ -69,37 +79,70 @@ def attribute(run: LabelledRun, verdicts: Sequence[Verdict]) -> Attribution:
     scores = {position: one.score for position, one in enumerate(verdicts) if one.score is not None}
     values = {position: value_of_score(score) for position, score in scores.items()}
     first_error, settled = _find_first_error(run, values)
-    lowest = min(scores.values(), default=None)
-    no_pick = lowest is None or (len(scores) > 1 and max(scores.values()) - lowest < _TINY)
-    position = None if no_pick else next(place for place, score in scores.items() if score == lowest)
+    suspicions = {position: one.suspicion for position, one in enumerate(verdicts) if one.suspicion is not None}
+    ranking = _rank(suspicions, scores)
+    accused = _find_accused(verdicts)
+    position = ranking[0] if ranking else None
     agent = NOBODY
     if position is not None:
         blame = verdicts[position].blame
         agent = run.steps[position].agent if blame is None else blame
         position = None if agent == NOBODY else position
+    confident = position if not suspicions else accused
+    lowest = None if confident is None else scores.get(confident)
     return Attribution(
-        agent=agent if scores else None,
+        agent=agent if ranking or scores else None,
         position=position,
-        has_pick=bool(scores),
+        ranking=ranking,
+        accused=accused,
+        accused_agent=None if accused is None else verdicts[accused].blame or run.steps[accused].agent,
+        has_pick=bool(ranking or scores),
         values=values,
         first_error=first_error,
         settled=settled,
         missing=len(verdicts) - len(scores),
-        confidence=None if position is None or lowest is None else 1 - lowest / MAX_SCORE,
+        confidence=None if lowest is None else 1 - lowest / MAX_SCORE,
     )
+
+
+def _rank(suspicions: Mapping[int, float], scores: Mapping[int, float]) -> tuple[int, ...]:
+    """Positions, the most suspicious first; none where all are scored alike."""
+    if suspicions:
+        return tuple(sorted(suspicions, key=lambda position: -suspicions[position]))
+    if len(scores) > 1 and max(scores.values()) - min(scores.values()) < _TINY:
+        return ()
+    return tuple(sorted(scores, key=scores.__getitem__))
+
+
+def _find_accused(verdicts: Sequence[Verdict]) -> int | None:
+    """The position of the lowest verdict that accuses somebody; one without a score comes after those with."""
+    accusing = [position for position, one in enumerate(verdicts) if _accuses(one)]
+    scored = {position: one.score for position, one in enumerate(verdicts) if one.score is not None}
+    own = [position for position in accusing if position in scored]
+    return min(own, key=scored.__getitem__, default=accusing[0] if accusing else None)
+
+
+def _accuses(verdict: Verdict) -> bool:
+    if verdict.blame is None:
+        return verdict.score is not None and verdict.score < MAX_SCORE / 2
+    return verdict.blame != NOBODY
 
 
 def grade(run: LabelledRun, said: Attribution) -> Grade:
     """Hold an answer against the labels of its run."""
     guilt, labelled = run.guilt, run.qualities
-    agent = step = near = agent_by_all = step_by_all = None
+    agent = step = near = three = agent_by_all = step_by_all = accused_agent = accused_step = None
     if guilt is not None and said.has_pick:
         agent = float(said.agent in guilt.agents) if guilt.agents else None
         step, near = grade_position(guilt.positions, said.position) if guilt.positions else (None, None)
+        three = float(not guilt.positions.isdisjoint(said.ranking[:3])) if guilt.positions else None
         if run.is_labelled_again:
             each = run.guilt_by_labeller.values()
             agent_by_all = float(all(said.agent in one.agents for one in each))
             step_by_all = float(all(said.position in one.positions for one in each))
+    if guilt is not None and said.accused is not None:
+        accused_agent = float(said.accused_agent in guilt.agents) if guilt.agents else None
+        accused_step = float(said.accused in guilt.positions) if guilt.positions else None
     values = [
         float(said.values[position] == value) if position in said.values else None
         for position, value in labelled.items()
@@ -111,6 +154,9 @@ def grade(run: LabelledRun, said: Attribution) -> Grade:
         near=near,
         values=tuple(values),
         first_error=right,
+        three=three,
+        accused_agent=accused_agent,
+        accused_step=accused_step,
         agent_by_all=agent_by_all,
         step_by_all=step_by_all,
     )

@@ -31,6 +31,9 @@ _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = 
     "decisive step": lambda run, one: [one.step] if run.guilt and run.guilt.positions else [],
     "decisive step, by all labellers": lambda run, one: [one.step_by_all] if run.is_labelled_again else [],
     "within one step": lambda run, one: [one.near] if run.guilt and run.guilt.positions else [],
+    "first three": lambda run, one: [one.three] if run.guilt and run.guilt.positions else [],
+    "accused agent": lambda run, one: [one.accused_agent] if run.guilt and run.guilt.agents else [],
+    "accused step": lambda run, one: [one.accused_step] if run.guilt and run.guilt.positions else [],
     "step labels": lambda run, one: one.values,
     "first error": lambda run, one: [one.first_error] if run.qualities else [],
 }
@@ -133,10 +136,9 @@ def compute_calibration(
     runs: Sequence[LabelledRun],
     verdicts: Sequence[Sequence[Verdict]],
     answers: Sequence[Attribution],
-    grades: Sequence[Grade],
 ) -> tuple[Calibration, ...]:
-    """Compute how far confidence can be trusted: the score of an action as the chance that it is right, and the picked
-    step's distance to a perfect score as the chance that it is the decisive one."""
+    """Compute how far confidence can be trusted: the score of an action as the chance that it is right, and the
+    distance of the accused (or lowest) one to a perfect score as the chance that it is the decisive one."""
     steps = [
         (verdict.score / MAX_SCORE, float(run.qualities[position] > 0), run.cluster)
         for run, given in zip(runs, verdicts, strict=True)
@@ -144,9 +146,10 @@ def compute_calibration(
         if verdict.score is not None and position in run.qualities
     ]
     picks = [
-        (said.confidence, one.step, run.cluster)
-        for run, said, one in zip(runs, answers, grades, strict=True)
-        if said.confidence is not None and one.step is not None
+        (said.confidence, float(picked in run.guilt.positions), run.cluster)
+        for run, said in zip(runs, answers, strict=True)
+        if said.confidence is not None and run.guilt is not None and run.guilt.positions
+        for picked in (said.accused if said.accused is not None else said.position,)
     ]
     named = (("an action is right", steps), ("the picked step is the decisive one", picks))
     return tuple(_calibration(what, rows) for what, rows in named if rows)

@@ -144,7 +144,6 @@ def _compute_metrics(
             [*runs] * len(given),
             [one for repeat in given for one in repeat],
             [one for repeat in answers for one in repeat],
-            [one for repeat in grades for one in repeat],
         ),
         published=() if benchmark is None else compute_published(benchmark, runs, answers[0]),
         counts=count_statuses(verdicts),
