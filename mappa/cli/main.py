@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from mappa.cli.command_group import MappaGroup, show_commands
-from mappa_core.errors import GuardStop, InputError
+from mappa_core.errors import GuardStop, InputError, Terminated
 from mappa_core.redaction import clean, keep_environment, redact
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
@@ -105,7 +105,11 @@ def _sigterm_as_exit() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
