@@ -24,6 +24,8 @@ Finish = Literal["stop", "length", "tool", "abort"]  # Why a sampler ended an ac
 Phase = Literal["live", "after", "again"]
 """When a verdict was made: during the rollout, in hindsight, by `mappa judge`."""
 NOBODY = "nobody"  # The blame of a verdict that blames no agent.
+NOT_AGENTS = frozenset({NOBODY, "environment", "none", "null", "task", "tool", "user"})
+"""Words of verdicts, which no agent may be called."""
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 
 

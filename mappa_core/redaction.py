@@ -5,11 +5,20 @@ import json
 import os
 import re
 import traceback
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
 UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 """Controls, unpaired surrogates, bidirectional controls, and invisible characters; not line ends and tabs."""
+MAX_NAME_LENGTH = 200  # Characters; of longer names the middle is not shown.
+_UNSEEN_KINDS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_UNSEEN_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+MAX_MARKS = 2  # On one letter; more of them would be drawn over other lines.
 _KEY_NAME = re.compile("(^|_)((API)?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)(_|$)", re.IGNORECASE)
 _masks: dict[str, str] = {}
 
@@ -38,7 +47,46 @@ def redact(text: str) -> str:
 
 def clean(text: str) -> str:
     """Return `text` for a terminal: redacted, and what is unseen as its escape in JSON (`\\u001b`)."""
-    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), redact(text))
+    return UNSEEN.sub(lambda found: escape(found[0]), redact(text))
+
+
+@lru_cache(maxsize=4096)
+def clean_name(name: str) -> str:
+    """Return a stranger's name (of an agent, a tool, a task, a file) for a terminal, a page or a log: redacted, on one
+    line, what is unseen in it as its escape in JSON, and cut in the middle beyond MAX_NAME_LENGTH characters."""
+    name = cut_name(redact(name))
+    # As nearly all are.
+    if name.isascii() and name.isprintable():
+        return name
+    return "".join(escape(one) if hidden else one for one, hidden in find_unseen(name))
+
+
+def cut_name(name: str) -> str:
+    """Replace the middle of a name that is too long by the beginning of its hash, so that two names stay two."""
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    room = (MAX_NAME_LENGTH - len(mark) - 2) // 2
+    return f"{name[:room]}…{mark}…{name[-room:]}"
+
+
+def find_unseen(name: str) -> Iterator[tuple[str, bool]]:
+    """Characters of a name, each with whether it is unseen: controls, line ends, spaces but the common one, marks of
+    direction, what has no width, letters without a shape, and marks on a letter beyond MAX_MARKS."""
+    for is_mark, run in groupby(name, lambda one: unicodedata.category(one)[0] == "M"):
+        for place, one in enumerate(run):
+            is_unseen = unicodedata.category(one) in _UNSEEN_KINDS or one in _UNSEEN_LETTERS or _is_selector(one)
+            yield one, (is_unseen and one != " ") or (is_mark and place >= MAX_MARKS)
+
+
+def _is_selector(one: str) -> bool:
+    """Whether a character chooses between shapes of the one before it, and has none of its own."""
+    return "\ufe00" <= one <= "\ufe0f" or "\U000e0100" <= one <= "\U000e01ef" or "\u180b" <= one <= "\u180f"
+
+
+def escape(text: str) -> str:
+    """Return `text` as JSON writes it within quotation marks, in ASCII."""
+    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")
 
 
 def format_error(error: BaseException) -> str:

@@ -142,7 +142,7 @@ class Proposer:
         ]
         original = self._originals[agent]
         return _template().render(
-            agent=agent,
+            agent=quote_name(agent),
             brief=self._roles[agent].brief,
             prompt=fence(current),
             feedback=shown,
