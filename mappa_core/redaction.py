@@ -52,13 +52,19 @@ def clean(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def clean_name(name: str) -> str:
-    """Return a stranger's name (of an agent, a tool, a task, a file) for a terminal, a page or a log: redacted, on one
-    line, what is unseen in it as its escape in JSON, and cut in the middle beyond MAX_NAME_LENGTH characters."""
-    name = cut_name(redact(name))
+    """Return a stranger's name (of an agent, a tool, a task, a file) for a terminal or a log, as `clean_line` does, and
+    cut in the middle beyond MAX_NAME_LENGTH characters."""
+    return clean_line(cut_name(name))
+
+
+def clean_line(text: str) -> str:
+    """Return names with words of ours between them for a terminal or a log: redacted, on one line, and what is unseen
+    as its escape in JSON."""
+    text = redact(text)
     # As nearly all are.
-    if name.isascii() and name.isprintable():
-        return name
-    return "".join(escape(one) if hidden else one for one, hidden in find_unseen(name))
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(escape(one) if hidden else one for one, hidden in find_unseen(text))
 
 
 def cut_name(name: str) -> str:

@@ -53,7 +53,7 @@ from mappa_core.protocols import (
     Workflow,
 )
 from mappa_core.records import Sampling, Sandbox, Task
-from mappa_core.redaction import keep_environment
+from mappa_core.redaction import clean_name, keep_environment
 from mappa_core.tools import task_files
 
 
@@ -290,7 +290,7 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                 hint = f" Did you mean {close[0]}?" if close else ""
                 raise ConfigError(
                     f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, which has "
-                    f"{', '.join(agents)}.{hint}"
+                    f"{', '.join(map(clean_name, agents))}.{hint}"
                 )
 
 

@@ -15,6 +15,7 @@ import click
 from mappa.cli.options import load_registry
 from mappa_core import MAX_SCORE, ConfigError, RunError, Split
 from mappa_core.records import Phase
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.dataset import ExportResult
@@ -104,7 +105,7 @@ def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], argumen
     exported = asyncio.run(export_dataset(load_registry(), Path(run), out, request))
     console = Console()
     for agent in dict.fromkeys((*exported.examples, *exported.left_out)):
-        console.print(_agent_line(exported, agent), markup=False, highlight=False, soft_wrap=True)
+        console.print(clean_line(_agent_line(exported, agent)), markup=False, highlight=False, soft_wrap=True)
     if exported.unknown_tools:
         line = f"not in `tools`, as the run has no schema of them: {format_unknown_tools(exported)}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
