@@ -25,7 +25,7 @@ from mappa_gepa.feedback import ActionFeedback
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.proposer import Proposer
 
-from .hostile_names import two_hundred
+from ..hostile_names import two_hundred
 
 PLAIN = "plain_7x"
 RENAMED = ("modeler", "code_executor", "X_train.pkl", "python", "correct")
