@@ -7,7 +7,6 @@ import re
 import traceback
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -50,7 +49,6 @@ def clean(text: str) -> str:
     return UNSEEN.sub(lambda found: escape(found[0]), redact(text))
 
 
-@lru_cache(maxsize=4096)
 def clean_name(name: str) -> str:
     """Return a stranger's name (of an agent, a tool, a task, a file) for a terminal or a log, as `clean_line` does, and
     cut in the middle beyond MAX_NAME_LENGTH characters."""
@@ -64,7 +62,7 @@ def clean_line(text: str) -> str:
     # As nearly all are.
     if text.isascii() and text.isprintable():
         return text
-    return "".join(escape(one) if hidden else one for one, hidden in find_unseen(text))
+    return "".join(escape(sign) if hidden else sign for sign, hidden in find_unseen(text))
 
 
 def cut_name(name: str) -> str:
@@ -79,15 +77,15 @@ def cut_name(name: str) -> str:
 def find_unseen(name: str) -> Iterator[tuple[str, bool]]:
     """Characters of a name, each with whether it is unseen: controls, line ends, spaces but the common one, marks of
     direction, what has no width, letters without a shape, and marks on a letter beyond MAX_MARKS."""
-    for is_mark, run in groupby(name, lambda one: unicodedata.category(one)[0] == "M"):
-        for place, one in enumerate(run):
-            is_unseen = unicodedata.category(one) in _UNSEEN_KINDS or one in _UNSEEN_LETTERS or _is_selector(one)
-            yield one, (is_unseen and one != " ") or (is_mark and place >= MAX_MARKS)
+    for is_mark, run in groupby(name, lambda sign: unicodedata.category(sign)[0] == "M"):
+        for place, sign in enumerate(run):
+            is_unseen = unicodedata.category(sign) in _UNSEEN_KINDS or sign in _UNSEEN_LETTERS or _is_selector(sign)
+            yield sign, (is_unseen and sign != " ") or (is_mark and place >= MAX_MARKS)
 
 
-def _is_selector(one: str) -> bool:
+def _is_selector(sign: str) -> bool:
     """Whether a character chooses between shapes of the one before it, and has none of its own."""
-    return "\ufe00" <= one <= "\ufe0f" or "\U000e0100" <= one <= "\U000e01ef" or "\u180b" <= one <= "\u180f"
+    return "\ufe00" <= sign <= "\ufe0f" or "\U000e0100" <= sign <= "\U000e01ef" or "\u180b" <= sign <= "\u180f"
 
 
 def escape(text: str) -> str:

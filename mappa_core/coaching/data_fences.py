@@ -25,7 +25,7 @@ _LEFT = {
 }
 """Characters that look like opening angle brackets, and like how many."""
 _LEFTS = "".join(_LEFT)
-_BRACKET_ESCAPES = {one: f"\\u{ord(one):04x}" if ord(one) < 0x10000 else escape(one) for one in _LEFT}
+_BRACKET_ESCAPES = {sign: f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else escape(sign) for sign in _LEFT}
 # Inside a run of brackets: characters that are hardly visible, such as spaces, zero-width marks, accents, fillers.
 _INVISIBLE = rf"(?:[^\w!-/:-@\[-`{{-~\n{_LEFTS}]|[\u115f\u1160\u3164\uffa0])"
 _BRACKET_RUN = re.compile(rf"[{_LEFTS}](?:{_INVISIBLE}*[{_LEFTS}])*")
@@ -64,20 +64,23 @@ def fence_lines(lines: str, nonce: str) -> str:
     return f"<<<DATA {nonce}>>>\n{lines}\n<<<END {nonce}>>>"
 
 
-@lru_cache(maxsize=4096)
 def quote_name(name: str, *, always: bool = False) -> str:
     """Return a stranger's name (of an agent, a tool, a file, a measure) for a model, on one line: as it is if it is
     plain, else or `always` as a JSON string in which everything unseen, and every opening angle bracket, is an escape.
     So two names never read alike, and no name ends its quotation. Cut like `redaction.cut_name`."""
-    if not always and _is_plain_name(name):
-        return name
+    return name if not always and _is_plain_name(name) else _quote(name)
+
+
+@lru_cache(maxsize=4096)
+def _quote(name: str) -> str:
     shown = (
-        escape(one) if unseen else _BRACKET_ESCAPES.get(one) or json.dumps(one, ensure_ascii=False)[1:-1]
-        for one, unseen in find_unseen(cut_name(name))
+        escape(sign) if unseen else _BRACKET_ESCAPES.get(sign) or json.dumps(sign, ensure_ascii=False)[1:-1]
+        for sign, unseen in find_unseen(cut_name(name))
     )
     return f'"{"".join(shown)}"'
 
 
+@lru_cache(maxsize=4096)
 def _is_plain_name(name: str) -> bool:
     """Whether a name needs no quotation: up to three words of letters, digits and the signs of paths, and short."""
     size, words = len(name.encode("utf-8", "surrogatepass")), name.split(" ")
@@ -85,8 +88,8 @@ def _is_plain_name(name: str) -> bool:
     if size > (MAX_PLAIN_BYTES if name.isascii() else MAX_PLAIN_BYTES_BEYOND_ASCII) or len(words) > MAX_PLAIN_WORDS:
         return False
     return all(words) and all(
-        not unseen and (one.isalnum() or one in _PLAIN_SIGNS or unicodedata.category(one)[0] == "M")
-        for one, unseen in find_unseen(name)
+        not unseen and (sign.isalnum() or sign in _PLAIN_SIGNS or unicodedata.category(sign)[0] == "M")
+        for sign, unseen in find_unseen(name)
     )
 
 

@@ -39,7 +39,7 @@ def check_agent_names(workflow: str, agents: Iterable[str]) -> None:
 @lru_cache(maxsize=1024)
 def _fold(name: str) -> str:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return " ".join("".join(one for one, unseen in find_unseen(folded) if not unseen or one.isspace()).split())
+    return " ".join("".join(sign for sign, unseen in find_unseen(folded) if not unseen or sign.isspace()).split())
 
 
 def _quoted(name: str) -> str:
