@@ -7,6 +7,7 @@ from mappa.cli.announce import announce_providers as announce_providers
 from mappa.cli.console import Console as Console
 from mappa.cli.console import Name as Name
 from mappa.cli.console import echo as echo
+from mappa.cli.console import escape as escape
 from mappa.cli.options import ConfigArguments as ConfigArguments
 from mappa.cli.options import load_registry as load_registry
 from mappa.cli.options import recipe_options as recipe_options

@@ -5,6 +5,7 @@ from mappa_core.coaching.categories import Category as Category
 from mappa_core.coaching.data_fences import fence_lines as fence_lines
 from mappa_core.coaching.data_fences import new_nonce as new_nonce
 from mappa_core.coaching.data_fences import prefix_lines as prefix_lines
+from mappa_core.coaching.data_fences import quote_name as quote_name
 from mappa_core.protocols import Alarm as Alarm
 from mappa_core.protocols import AlarmKind as AlarmKind
 from mappa_core.protocols import Cassette as Cassette

@@ -22,6 +22,10 @@ class MappaError(Exception):
     """Root of all errors that Mappa raises on purpose."""
 
 
+class Terminated(SystemExit):
+    """The process was asked to end (SIGTERM): no plugin's own exit, which is a fault of the plugin."""
+
+
 class InputError(MappaError, ValueError):
     """Invalid user input: the message says what is wrong, where, and what to do. Exit code 2, nothing half-written."""
 

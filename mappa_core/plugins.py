@@ -23,7 +23,7 @@ from typing import Any, Literal
 import pluggy
 
 from mappa_core import hookspecs
-from mappa_core.errors import PluginError
+from mappa_core.errors import PluginError, Terminated
 from mappa_core.hookspecs import PLUGIN_API_VERSION, CheckArea, Offer
 
 OfferKind = Literal[
@@ -138,9 +138,14 @@ class Registry:
         chosen = offer.options() if options is None else options
         if not isinstance(chosen, offer.options):
             raise TypeError(f"{kind} {name!r} takes {offer.options.__name__}, not {type(chosen).__name__}")
-        if offer.composite:
-            return offer.build(chosen, lambda part: self.build(kind, part.use, part.options))
-        return offer.build(chosen)
+        parts = (lambda part: self.build(kind, part.use, part.options),) if offer.composite else ()
+        try:
+            return offer.build(chosen, *parts)
+        except Terminated:
+            raise
+        except SystemExit as error:
+            package = next(plugin.package for plugin in self.plugins.values() if offer is plugin.offers[kind].get(name))
+            raise PluginError(f"the {KIND_NAMES[kind]} {name!r} ({package}) called exit: {error!r}") from error
 
     def plugin(self, name: str) -> Plugin:
         """Plugin `name`. Raises PluginError if it is unknown or broken."""
@@ -216,9 +221,10 @@ def load_plugins(
     for point in find_entry_points(block, only):
         try:
             plugins[point.name] = _collect(point.load(), point.name, _package(point), _version(point))
-        except PluginError:
+        except (PluginError, KeyboardInterrupt, Terminated):
             raise
-        except Exception as error:  # noqa: BLE001  third-party code: its error is shown when the plugin is needed
+        # Third-party code, which may also call exit: its error is shown when the plugin is needed.
+        except BaseException as error:  # noqa: BLE001
             why, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
             named = {"name": point.name, "package": _package(point), "version": _version(point)}
             broken[point.name] = BrokenPlugin(**named, reason=why, traceback=trace)

@@ -28,8 +28,10 @@ USER = "user"
 ENVIRONMENT = "environment"
 TASK = "task"
 BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
-"""Whom a verdict may blame who is no agent, so that no agent has such a name. `environment`: a tool, a service;
-`nobody`: it is known that nothing is wrong. Only blame of agents trains."""
+"""Whom a verdict may blame who is no agent. `environment`: a tool, a service; `nobody`: it is known that nothing is
+wrong. Only blame of agents trains."""
+NOT_AGENTS = BLAME_BESIDE_AGENTS | {"none", "null", "tool"}
+"""Words of verdicts, which no agent may be called."""
 PEOPLE = "people"  # The labeller of labels that came with a log.
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 

@@ -5,11 +5,19 @@ import json
 import os
 import re
 import traceback
+import unicodedata
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
 UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 """Controls, unpaired surrogates, bidirectional controls, and invisible characters; not line ends and tabs."""
+MAX_NAME_LENGTH = 200  # Characters; of longer names the middle is not shown.
+_UNSEEN_KINDS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_UNSEEN_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+MAX_MARKS = 2  # On one letter; more of them would be drawn over other lines.
 _KEY_NAME = re.compile("(^|_)((API)?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)(_|$)", re.IGNORECASE)
 _masks: dict[str, str] = {}
 
@@ -38,7 +46,51 @@ def redact(text: str) -> str:
 
 def clean(text: str) -> str:
     """Return `text` for a terminal: redacted, and what is unseen as its escape in JSON (`\\u001b`)."""
-    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), redact(text))
+    return UNSEEN.sub(lambda found: escape(found[0]), redact(text))
+
+
+def clean_name(name: str) -> str:
+    """Return a stranger's name (of an agent, a tool, a task, a file) for a terminal or a log, as `clean_line` does, and
+    cut in the middle beyond MAX_NAME_LENGTH characters."""
+    return clean_line(cut_name(name))
+
+
+def clean_line(text: str) -> str:
+    """Return names with words of ours between them for a terminal or a log: redacted, on one line, and what is unseen
+    as its escape in JSON."""
+    text = redact(text)
+    # As nearly all are.
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(escape(sign) if hidden else sign for sign, hidden in find_unseen(text))
+
+
+def cut_name(name: str) -> str:
+    """Replace the middle of a name that is too long by the beginning of its hash, so that two names stay two."""
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    room = (MAX_NAME_LENGTH - len(mark) - 2) // 2
+    return f"{name[:room]}…{mark}…{name[-room:]}"
+
+
+def find_unseen(name: str) -> Iterator[tuple[str, bool]]:
+    """Characters of a name, each with whether it is unseen: controls, line ends, spaces but the common one, marks of
+    direction, what has no width, letters without a shape, and marks on a letter beyond MAX_MARKS."""
+    for is_mark, run in groupby(name, lambda sign: unicodedata.category(sign)[0] == "M"):
+        for place, sign in enumerate(run):
+            is_unseen = unicodedata.category(sign) in _UNSEEN_KINDS or sign in _UNSEEN_LETTERS or _is_selector(sign)
+            yield sign, (is_unseen and sign != " ") or (is_mark and place >= MAX_MARKS)
+
+
+def _is_selector(sign: str) -> bool:
+    """Whether a character chooses between shapes of the one before it, and has none of its own."""
+    return "\ufe00" <= sign <= "\ufe0f" or "\U000e0100" <= sign <= "\U000e01ef" or "\u180b" <= sign <= "\u180f"
+
+
+def escape(text: str) -> str:
+    """Return `text` as JSON writes it within quotation marks, in ASCII."""
+    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")
 
 
 def format_error(error: BaseException) -> str:

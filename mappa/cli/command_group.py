@@ -11,7 +11,7 @@ import click
 
 from mappa.cli.command_table import COMMANDS, FIRST, GROUPS
 from mappa.cli.find_commands import find_commands
-from mappa_core.errors import PluginError
+from mappa_core.errors import PluginError, Terminated
 from mappa_core.plugins import did_you_mean, find_entry_points, first_party_packages
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def load_command(ctx: click.Context, name: str) -> click.Command:
 def _load(point: EntryPoint) -> click.Command:
     try:
         return cast(click.Command, point.load())
-    except Exception as error:  # third-party code
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:  # third-party code, which may also call exit
         package = point.dist.name if point.dist else point.module
         why = f"{type(error).__name__}: {error}"
         raise PluginError(f"the command {point.name} ({package}) does not load: {why}") from error

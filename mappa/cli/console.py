@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 import rich.console
+import rich.markup
 from rich.cells import cell_len, chop_cells
 from rich.measure import Measurement
 from rich.rule import Rule
 from rich.segment import Segment
 from rich.text import Text
 
-from mappa_core.redaction import clean
+from mappa_core.redaction import clean, clean_line, clean_name
 
 FILE_WIDTH = 400
 """Columns where the output is no terminal: nothing is shortened for a file."""
@@ -71,7 +72,7 @@ class Name:
     """A name in a table: as one line, without its middle where the table would not fit."""
 
     def __init__(self, text: str) -> None:
-        self._text = clean(text)
+        self._text = clean_name(text)
 
     def __rich_measure__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Measurement:
         return Measurement(min(12, cell_len(self._text)), cell_len(self._text))
@@ -81,6 +82,11 @@ class Name:
         if cell_len(text) > room > 2:
             text = f"{chop_cells(text, (room - 1) // 2)[0]}…{chop_cells(text[::-1], room // 2)[0][::-1]}"
         yield Text(text, no_wrap=True)
+
+
+def escape(text: str) -> str:
+    """Return names, and words of ours between them, for markup of rich: on one line, and with no markup of theirs."""
+    return rich.markup.escape(clean_line(text))
 
 
 def echo(text: str, **options: Any) -> None:

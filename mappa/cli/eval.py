@@ -14,6 +14,7 @@ import msgspec
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.yaml_io import format_scalar
 from mappa_core.errors import ConfigError
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.config.compose import ComposedConfig
@@ -88,8 +89,8 @@ def command(
     show_evaluation(console, evaluated.evaluation)
     for what, sizes in sizes_by_metric.items():
         for k in sizes:
-            console.print(_samples_line(evaluated.evaluation, what, k), highlight=False)
-    console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
+            console.print(clean_line(_samples_line(evaluated.evaluation, what, k)), highlight=False, markup=False)
+    console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _restore_checkpoint(

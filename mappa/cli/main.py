@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 from mappa.cli.command_group import MappaGroup, show_commands
-from mappa_core.errors import GuardStop, InputError
-from mappa_core.redaction import clean, keep_environment, redact
+from mappa_core.errors import GuardStop, InputError, Terminated
+from mappa_core.redaction import clean, clean_line, keep_environment, redact
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
 
@@ -86,7 +86,9 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any,
 
 def _clean_event(logger: Any, method: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
     shown = {key: one if isinstance(one, str) else repr(one) for key, one in event.items()}
-    return {key: event[key] if clean(text) == text else clean(text) for key, text in shown.items()}
+    # One line an event; a traceback has lines of its own.
+    safe = {key: clean(text) if key == "exception" else clean_line(text) for key, text in shown.items()}
+    return {key: event[key] if safe[key] == text else safe[key] for key, text in shown.items()}
 
 
 def _print_error(title: str, message: str) -> None:
@@ -105,7 +107,11 @@ def _sigterm_as_exit() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:

@@ -32,6 +32,7 @@ from mappa.training.listener import Listener, LoopPhase
 from mappa_core.credit.demonstrations import USED
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Step, Trajectory, Verdict
+from mappa_core.redaction import clean_line
 
 PHASE_LABELS: Mapping[LoopPhase, str] = {
     "evaluate": "evaluating", "collect": "collecting", "judge": "judging", "counterfactuals": "playing counterfactuals",
@@ -134,7 +135,7 @@ class LineProgress(_ConsoleListener):
         show_alarms(self._console, report)
 
     def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False)
+        self._console.print(clean_line(line), soft_wrap=True, highlight=False, markup=False)
         self._printed = time.perf_counter()
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console, Name
+from mappa.cli.console import Console, Name, escape
 from mappa.cli.formats import format_count, format_problem_count, format_share
 from mappa.cli.tables import columns_table
 from mappa.evaluation.heldout import Evaluation
 from mappa.runs.rows import RaisedWarning
 from mappa.store.summary import EvalSummary, SelectionSummary, StratumSummary
 from mappa_core.records import Interval
+from mappa_core.redaction import clean_line
 
 EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
 """Labels of the tasks of each part of an evaluation."""
@@ -36,7 +36,7 @@ def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:
     """Print an evaluation as a line, and as a table if it has several strata; `played` as in `evaluation_line`."""
-    console.print(evaluation_line(evaluation, played), soft_wrap=True, highlight=False)
+    console.print(clean_line(evaluation_line(evaluation, played)), soft_wrap=True, highlight=False, markup=False)
     if evaluation.by_stratum():
         console.print(evaluation_table(evaluation))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mappa.cli.console import Console
+from mappa.cli.console import Console, escape
 from mappa.cli.formats import describe_tool_faults, format_count, format_or_dash, format_problem_count
 from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
 from mappa.cli.tables import agents_table
@@ -20,7 +20,7 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     summary = trained.summary
     if summary.eval is not None:
         count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
-        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
+        console.print(f"held-out {escape(summary.eval.metric)}, {count}, 95 % intervals", style="bold", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
@@ -38,8 +38,8 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     with RunReader(trained.folder) as reader:
         show_warnings(console, reader.warnings)
     if (report := trained.folder / "report.html").is_file():
-        console.print(f"report   {report}", soft_wrap=True, highlight=False)
-    console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
+        console.print(f"report   {report}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _cost(coach: CoachSummary) -> str:

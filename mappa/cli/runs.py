@@ -8,9 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from mappa.cli.console import Console, Name, echo
+from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_percent, format_share
 from mappa.cli.tables import agents_table, columns_table
 from mappa.runs.reader import RunReader
@@ -97,7 +96,9 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
         outcome = row.error.kind if row.error else ", ".join(f"{key} {value:g}" for key, value in row.outcome.items())
         table.add_row(Name(row.id), Name(row.stratum), Name(row.status), Name(outcome), str(row.steps))
     console.print(table)
-    console.print(f"next     mappa observe {folder}, mappa runs trace {folder} ID", soft_wrap=True, highlight=False)
+    console.print(
+        f"next     mappa observe {folder}, mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 @command.command("trace")

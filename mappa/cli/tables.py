@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from mappa.cli.console import Name
+from mappa.cli.console import Name, escape
 from mappa.store.agent_columns import AGENT_COLUMNS, AgentSummary
 
 
@@ -14,7 +14,7 @@ def columns_table(*names: str, text: int = 1) -> Table:
     """Build a plain table: the first `text` columns are for a `Name` each, the others for figures that stay whole."""
     table = Table(box=None, header_style="dim")
     for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place < text else "right", no_wrap=place >= text)
+        table.add_column(escape(name), justify="left" if place < text else "right", no_wrap=place >= text)
     return table
 
 

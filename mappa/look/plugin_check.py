@@ -13,6 +13,7 @@ from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
 from mappa.testing import PackageContract
 from mappa_core import InputError
+from mappa_core.errors import Terminated
 from mappa_core.hookspecs import PLUGIN_API_VERSION
 from mappa_core.plugins import Plugin
 
@@ -72,7 +73,9 @@ def _command_faults(found: Distribution) -> Iterator[str]:
         if point.group == COMMANDS:
             try:
                 command = point.load()
-            except Exception as error:  # noqa: BLE001  third-party code, whose errors are the faults
+            except (KeyboardInterrupt, Terminated):
+                raise
+            except BaseException as error:  # noqa: BLE001  third-party code, whose errors are the faults
                 yield f"the command {point.name} does not load: {type(error).__name__}: {error}"
             else:
                 if not isinstance(command, click.Command):

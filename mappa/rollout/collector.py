@@ -15,7 +15,7 @@ from mappa.rollout.stage import LiveStage
 from mappa.rollout.team import Job, Recorder, Team
 from mappa.rollout.tool_call_runner import ToolCallRunner
 from mappa.rollout.wave_scheduler import WaveScheduler
-from mappa_core.errors import GuardStop, MappaError, RolloutError, WorkflowError
+from mappa_core.errors import GuardStop, MappaError, RolloutError, Terminated, WorkflowError
 from mappa_core.records import Failure, Trajectory
 from mappa_core.redaction import format_error, redact
 from mappa_core.tools.owned_folder import OwnedFolder
@@ -127,9 +127,9 @@ class RolloutCollector:
             await self._team.workflow.run(stage)
         except RolloutError as error:
             return Failure(kind=type(error).__name__, message=redact(str(error)), where=job.id)
-        except MappaError:
+        except (MappaError, Terminated):
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary of workflows
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary of workflows
             log.error("workflow.raised", trajectory=job.id, exception=format_error(error))
             kind = f"{WorkflowError.__name__}:{type(error).__name__}"
             return Failure(kind=kind, message=redact(str(error)), where=job.id)

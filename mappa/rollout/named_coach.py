@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.codec import check_record
-from mappa_core.errors import MappaError
+from mappa_core.errors import MappaError, Terminated
 from mappa_core.protocols import Coach
 from mappa_core.records import Scene, Verdict
 from mappa_core.redaction import describe_error
@@ -51,7 +51,9 @@ class NamedCoach:
                 raise TypeError(f"the coach gave {len(verdicts)} verdicts on {len(scenes)} actions")
         except TimeoutError:
             verdicts = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
-        except Exception as error:  # noqa: BLE001 - the boundary of coaches
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary of coaches
             verdicts = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
         for verdict in verdicts:
             # What was replayed was paid for when it was recorded.

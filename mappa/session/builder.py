@@ -34,6 +34,7 @@ from mappa.session.toolset import Toolset, open_tools
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.codec import check_record
+from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.errors import ConfigError, TaskError
@@ -52,7 +53,7 @@ from mappa_core.protocols import (
     Workflow,
 )
 from mappa_core.records import Sampling, Sandbox, Task
-from mappa_core.redaction import keep_environment
+from mappa_core.redaction import clean_name, keep_environment
 from mappa_core.tools import task_files
 
 
@@ -169,6 +170,7 @@ class _SessionBuilder:
         config, registry = self._config, self._registry
         workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
         self._stack.push_async_callback(workflow.close)
+        check_agent_names(config.workflow.use, workflow.agents)
         _check_agents(config, tuple(workflow.agents))
         workflow = _replace_prompts(config, workflow)
         if learning:
@@ -288,7 +290,7 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                 hint = f" Did you mean {close[0]}?" if close else ""
                 raise ConfigError(
                     f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, which has "
-                    f"{', '.join(agents)}.{hint}"
+                    f"{', '.join(map(clean_name, agents))}.{hint}"
                 )
 
 

@@ -15,6 +15,7 @@ from mappa.session.policies import (
     find_teachers,
     policies_with_weights,
 )
+from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
@@ -31,7 +32,9 @@ def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
             continue
         try:
             offer = registry.build(kind, str(choice.use), choice.options)
-            if kind == "tasks":
+            if kind == "workflows":
+                check_agent_names(str(choice.use), offer.agents)
+            elif kind == "tasks":
                 problems += _find_task_problems(config, offer)
             elif kind == "engines" and hasattr(offer, "plan"):
                 problems += _find_engine_problems(config, registry, offer)

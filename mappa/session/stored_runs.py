@@ -13,6 +13,7 @@ from mappa.session.builder import check_prices
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa.session.toolset import build_tools
 from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Coach, Workflow
@@ -77,6 +78,7 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
     async with AsyncExitStack() as stack:
         workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
         stack.push_async_callback(workflow.close)
+        check_agent_names(config.workflow.use, workflow.agents)
         own = await build_tools(replace(config, tools=chosen), registry, stack)
         bench = ScratchRunner(own.tools, own.limits, own.retries, wait_s=RETRY_AFTER_S, archive=files)
         yield StoredScenes.of(workflow, bench, config)

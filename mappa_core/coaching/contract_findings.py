@@ -1,17 +1,17 @@
-"""Findings of machine checks in our own words, outside of fences: they hold only names from the workflow."""
+"""Findings of machine checks in our own words, outside of fences: they hold names alone, quoted where needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mappa_core.coaching.data_fences import sanitize_name
+from mappa_core.coaching.data_fences import quote_name
 from mappa_core.records import Breach, FileChange, Role, Step
 from mappa_core.tools.workspace import file_lineage
 
 
 def step_name(step: Step) -> str:
     """Return the display name of a step: its agent and turn, from 1."""
-    return f"{sanitize_name(step.agent)} (turn {step.turn + 1})"
+    return f"{quote_name(step.agent)} (turn {step.turn + 1})"
 
 
 def step_findings(step: Step) -> tuple[str, ...]:
@@ -21,7 +21,9 @@ def step_findings(step: Step) -> tuple[str, ...]:
 def inspection_lines(step: Step) -> tuple[str, ...]:
     """Return the workflow's findings in the files after `step`, line by line, for a fence: they may quote the files."""
     # A breach of presence has no reason; its detail is in our own words and stands among the findings already.
-    details = tuple(f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
+    details = tuple(
+        f"{quote_name(breach.path)}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail
+    )
     findings = () if step.inspection is None else step.inspection.findings
     return (*details, *findings)
 
@@ -36,7 +38,7 @@ def team_findings(
     needs: dict[str, list[str]] = {}
     for agent, role in team.items():
         for path in role.needs:
-            needs.setdefault(path, []).append(sanitize_name(agent))
+            needs.setdefault(path, []).append(quote_name(agent))
     if not needs:
         return ()
     broken = _broken_files(steps)
@@ -52,12 +54,12 @@ def team_findings(
             why = f"{step_name(step)} left it broken{_fault_suffix(breach)}"
         else:
             continue
-        findings.append(f"{sanitize_name(path)}, which {' and '.join(needed_by)} needs: {why}.")
+        findings.append(f"{quote_name(path)}, which {' and '.join(needed_by)} needs: {why}.")
     return tuple(findings)
 
 
 def _describe_breach(step: Step, breach: Breach) -> str:
-    path, agent = sanitize_name(breach.path), sanitize_name(breach.agent)
+    path, agent = quote_name(breach.path), quote_name(breach.agent)
     fault = _fault_suffix(breach)
     match breach.kind:
         case "missing_input":
@@ -71,7 +73,7 @@ def _describe_breach(step: Step, breach: Breach) -> str:
 
 
 def _fault_suffix(breach: Breach) -> str:
-    return f": {sanitize_name(breach.reason)}" if breach.reason else ""
+    return f": {quote_name(breach.reason)}" if breach.reason else ""
 
 
 def _broken_files(steps: Sequence[Step]) -> dict[str, tuple[Step, Breach]]:
@@ -126,7 +128,7 @@ def _why_unwritten(path: str, team: Mapping[str, Role], steps: Sequence[Step], i
 
 
 def _maker_status(maker: str, path: str, steps: Sequence[Step], is_over: bool) -> str:
-    who = f"{sanitize_name(maker)}, who has to make it,"
+    who = f"{quote_name(maker)}, who has to make it,"
     if not steps:
         return f"no action wrote it; {who} never acted" if is_over else f"not there yet; {who} has not acted yet"
     last = steps[-1]

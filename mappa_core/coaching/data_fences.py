@@ -7,12 +7,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import unicodedata
 from functools import lru_cache
 
-from mappa_core.redaction import UNSEEN
+from mappa_core.redaction import UNSEEN, cut_name, escape, find_unseen
 
 LINE_PREFIX = "| "
-MAX_NAME_LENGTH = 200  # Longer names are cut in the middle.
+MAX_PLAIN_WORDS = 3
+MAX_PLAIN_BYTES, MAX_PLAIN_BYTES_BEYOND_ASCII = 64, 40
+"""Of a name in UTF-8: longer ones, and those of more words, are quoted, as they have room for an order."""
+_PLAIN_SIGNS = frozenset(" _./+@=-")
 
 _LEFT = {
     **dict.fromkeys("<˂˱‹≤≦≨≮≰≲≴≺≼≾⊀⊰⋖⋜⋞⋠⋦⋨\u2329❬❮❰⟨⦑⦓⧀⧼⩹⩻⩽⩿⪁⪃⪅⪇⪉⪍⪕⪗⪙⪛⪝⪟⪦⪨⪯⪱⪳⪵⪷⪹⫹〈︿﹤＜ᐸᚲ𝈶", 1),
@@ -21,6 +25,7 @@ _LEFT = {
 }
 """Characters that look like opening angle brackets, and like how many."""
 _LEFTS = "".join(_LEFT)
+_BRACKET_ESCAPES = {sign: f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else escape(sign) for sign in _LEFT}
 # Inside a run of brackets: characters that are hardly visible, such as spaces, zero-width marks, accents, fillers.
 _INVISIBLE = rf"(?:[^\w!-/:-@\[-`{{-~\n{_LEFTS}]|[\u115f\u1160\u3164\uffa0])"
 _BRACKET_RUN = re.compile(rf"[{_LEFTS}](?:{_INVISIBLE}*[{_LEFTS}])*")
@@ -30,7 +35,6 @@ _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _UNUSUAL = re.compile("|".join((_LINE_END.pattern, UNSEEN.pattern, f"[{_LEFTS[1:]}]")))
 _ASCII = bytes(range(128))
 _ASCII_CONTROLS = bytes({*range(32), 127} - {9, 10})
-_NOT_NAME = re.compile(r"[^\w ./+@=-]|[\r\n\t]")
 
 
 def new_nonce() -> str:
@@ -60,17 +64,33 @@ def fence_lines(lines: str, nonce: str) -> str:
     return f"<<<DATA {nonce}>>>\n{lines}\n<<<END {nonce}>>>"
 
 
-def quote_name(name: str) -> str:
-    """Quote an untrusted name, such as a file name, on one line, for a list inside a fence."""
-    if len(name) > MAX_NAME_LENGTH:
-        name = f"{name[: MAX_NAME_LENGTH // 2]}…{name[-MAX_NAME_LENGTH // 2 :]}"
-    return _LINE_END.sub(_escape, json.dumps(name, ensure_ascii=False))
+def quote_name(name: str, *, always: bool = False) -> str:
+    """Return a stranger's name (of an agent, a tool, a file, a measure) for a model, on one line: as it is if it is
+    plain, else or `always` as a JSON string in which everything unseen, and every opening angle bracket, is an escape.
+    So two names never read alike, and no name ends its quotation. Cut like `redaction.cut_name`."""
+    return name if not always and _is_plain_name(name) else _quote(name)
 
 
-@lru_cache(maxsize=1024)
-def sanitize_name(name: str) -> str:
-    """Sanitize a name from the workflow for text outside of fences: characters unusual in names are replaced."""
-    return _NOT_NAME.sub("_", name)[:MAX_NAME_LENGTH]
+@lru_cache(maxsize=4096)
+def _quote(name: str) -> str:
+    shown = (
+        escape(sign) if unseen else _BRACKET_ESCAPES.get(sign) or json.dumps(sign, ensure_ascii=False)[1:-1]
+        for sign, unseen in find_unseen(cut_name(name))
+    )
+    return f'"{"".join(shown)}"'
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_name(name: str) -> bool:
+    """Whether a name needs no quotation: up to three words of letters, digits and the signs of paths, and short."""
+    size, words = len(name.encode("utf-8", "surrogatepass")), name.split(" ")
+    # Scripts that write without spaces say a whole sentence in what would be one word.
+    if size > (MAX_PLAIN_BYTES if name.isascii() else MAX_PLAIN_BYTES_BEYOND_ASCII) or len(words) > MAX_PLAIN_WORDS:
+        return False
+    return all(words) and all(
+        not unseen and (sign.isalnum() or sign in _PLAIN_SIGNS or unicodedata.category(sign)[0] == "M")
+        for sign, unseen in find_unseen(name)
+    )
 
 
 def _is_plain(text: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mappa_core.coaching.contract_findings import inspection_lines, step_findings, step_name, team_findings
-from mappa_core.coaching.data_fences import quote_name, sanitize_name
+from mappa_core.coaching.data_fences import quote_name
 from mappa_core.records import FileChange, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.tools.parse_calls import unanswered_calls, unquoted_arguments
 from mappa_core.tools.workspace import file_lineage
@@ -115,7 +115,7 @@ def _task(task: Task, shown_texts: _ShownTexts) -> Iterator[Exhibit]:
     shown_texts.add(task.prompt, "the task")
     yield Exhibit(kind="task", title="# The task", data=task.prompt.rstrip(), name="the task")
     if task.files:
-        names = "\n".join(quote_name(name) for name in task.files)
+        names = "\n".join(quote_name(name, always=True) for name in task.files)
         yield Exhibit(kind="files", title="It came with files:", data=names, name="the files of the task")
 
 
@@ -183,11 +183,11 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         heading = ""
     if not step.calls and not unanswered:
-        tools = ", ".join(_tool_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
+        tools = ", ".join(quote_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
         yield _fact(heading + (f"It made no calls; it could call {tools}." if tools else "It had no tools."))
     for place, (call, result) in enumerate(zip(step.calls, step.results, strict=True), 1):
         which = f"call {place} of {len(step.calls)}"
-        tool = f", of {_tool_name(call.name)}" if call.name in step.tools else ""
+        tool = f", of {quote_name(call.name)}" if call.name in step.tools else ""
         yield _fact(f"{heading}{which.capitalize()}{tool}: {_call_outcome(call, result)}.")
         heading = ""
         # Of most calls the arguments stand in the reply, as its code block; twice they would cost tokens.
@@ -197,11 +197,6 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
             if text.strip():
                 name = f"{prefix}{stream} of {which}"
                 yield Exhibit(kind="answered", title=f"Its {stream}:", data=text.rstrip(), name=name)
-
-
-def _tool_name(name: str) -> str:
-    """The name of a tool for text outside of fences. It may come from anybody's server, and shall hold no sentence."""
-    return sanitize_name(name).replace(" ", "_")[:64]
 
 
 def _call_outcome(call: ToolCall, result: ToolResult) -> str:
@@ -223,7 +218,10 @@ def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator
         yield _fact(f"## Files\n\nNone were there when it began{'' if done else ', and it wrote none'}.")
     else:
         history, by_id = file_lineage(earlier), {other.id: other for other in earlier}
-        lines = [f"{quote_name(path)}: {_file_history(path, history.get(path, ()), by_id)}" for path in step.files]
+        lines = [
+            f"{quote_name(path, always=True)}: {_file_history(path, history.get(path, ()), by_id)}"
+            for path in step.files
+        ]
         yield _fact("## Files")
         name = f"{prefix}the files there when it began"
         yield Exhibit(kind="files", title="There when it began:", data="\n".join(lines), name=name)
@@ -247,7 +245,7 @@ def _file_history(path: str, history: Sequence[tuple[str, FileChange]], steps: M
 def _file_changes(step: Step) -> list[str]:
     """Describe the file changes by a step, in order, without the earlier files that a tool's first scan reports."""
     return [
-        f"{change.kind} {quote_name(change.path)}{_size(change)}"
+        f"{change.kind} {quote_name(change.path, always=True)}{_size(change)}"
         for result in step.results
         for change in result.files
         if change.kind != "created" or change.path not in step.files
@@ -299,5 +297,5 @@ def _truth(scene: Scene, about: str = "", heading: str = "#") -> Iterator[Exhibi
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:
     if outcome is not None:
-        lines = [f"- {sanitize_name(name)}: {value:g}" for name, value in outcome.items()]
+        lines = [f"- {quote_name(name)}: {value:g}" for name, value in outcome.items()]
         yield _fact("\n".join(("# The outcome", *lines)))

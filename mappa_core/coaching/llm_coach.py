@@ -19,6 +19,7 @@ from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
 from mappa_core.coaching.reply_parser import BadReply, ParsedVerdict, ReplySchema
 from mappa_core.coaching.single_flight import SingleFlight
+from mappa_core.config.agent_names import describe_name_fault
 from mappa_core.errors import CallError, CoachError
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request, Transport
@@ -101,8 +102,11 @@ class LLMCoach(Coach):
         return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), schema)
 
     def _schema_for(self, *scenes: Scene) -> ReplySchema:
-        agents = (agent for scene in scenes for agent in (*scene.team, scene.step.agent))
-        return ReplySchema(agents=tuple(dict.fromkeys(agents)), correction=self._options.correction)
+        agents = tuple(dict.fromkeys(agent for scene in scenes for agent in (*scene.team, scene.step.agent)))
+        # Also of stored actions, whose names no workflow has declared.
+        if fault := describe_name_fault(agents):
+            raise CoachError(fault)
+        return ReplySchema(agents=agents, correction=self._options.correction)
 
     async def _judge(self, prompt: CoachPrompt, schema: ReplySchema) -> list[Verdict]:
         addresses = self._cassette_addresses(prompt, schema)

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from mappa_core.coaching.contract_findings import step_name
-from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines
+from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines, quote_name
 from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.rubrics import PROMPT_FOLDER, Rubrics
+from mappa_core.coaching.rubrics import PROMPT_FOLDER, Rubrics, quote_files
 from mappa_core.coaching.token_budget import (
     MAX_CHARACTERS_PER_TOKEN,
     PLACEHOLDER_NONCE,
@@ -131,7 +131,14 @@ class PromptBuilder:
         if key not in self._system_messages:
             known = {"team": team, "hindsight": hindsight, "truth": truth, "correction": self._correction}
             rubrics = {agent: self._rubrics.render(agent, role, **known) for agent, role in roles.items()}
-            text = self._system.render(rubrics=rubrics, together=together, **known).strip()
+            # In the order of the team, and once each, as `ReplySchema` has them.
+            blamable = [quote_name(agent, always=True) for agent in dict.fromkeys((*team, *roles))]
+            shown = {
+                **known,
+                "team": {quote_name(agent): quote_files(role) for agent, role in team.items()},
+                "rubrics": {quote_name(agent): text for agent, text in rubrics.items()},
+            }
+            text = self._system.render(shown, together=together, blamable=blamable).strip()
             self._system_messages[key] = (text, hashlib.sha256(f"{text}\0{self._later_frames}".encode()).hexdigest())
         return self._system_messages[key]
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from mappa_core.calls.reply_text import parse_json
+from mappa_core.coaching.data_fences import quote_name
 from mappa_core.errors import CoachError
 from mappa_core.records import MAX_SCORE, NOBODY, Verdict
 
@@ -76,7 +77,7 @@ class ReplySchema:
             raise BadReply("`reasoning` must be text that is not empty")
         to_blame = (*self.agents, NOBODY)
         if entry["blame"] is not None and entry["blame"] not in to_blame:
-            raise BadReply(f"`blame` must be {', '.join(to_blame)} or null")
+            raise BadReply(f"`blame` must be {', '.join(map(quote_name, to_blame))} or null")
         correction = entry["correction"] if self.correction else None
         if correction is not None and not isinstance(correction, str):
             raise BadReply("`correction` must be text, or null where there is none")

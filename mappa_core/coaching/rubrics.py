@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, Template, TemplateError, TemplateNotFound, meta, nodes
 
+from mappa_core.coaching.data_fences import quote_name
 from mappa_core.errors import ConfigError
 from mappa_core.records import Role
+from mappa_core.redaction import clean_name
 from mappa_core.tools.prompt_templates import create_prompt_environment
 
 PROMPT_FOLDER = Path(__file__).parent / "prompts"
@@ -24,6 +26,11 @@ class BlindRole(Role):
 
     _agent: str = field(repr=False)
     _hide: Callable[[str], str] = field(repr=False)
+
+
+def quote_files(role: Role) -> Role:
+    """`role` with the names of its files as a model is shown them."""
+    return replace(role, needs=tuple(map(quote_name, role.needs)), produces=tuple(map(quote_name, role.produces)))
 
 
 class Rubrics:
@@ -47,9 +54,13 @@ class Rubrics:
             # Under the real names, by which a template chooses what it says; `_hide` takes them out of the text.
             agent = role._agent
             variables["team"] = {member._agent: member for member in variables["team"].values()}
+            shown = {**variables, "agent": agent, "role": role}
+        else:
+            team = {quote_name(name): quote_files(member) for name, member in variables["team"].items()}
+            shown = {**variables, "team": team, "agent": quote_name(agent), "role": quote_files(role)}
         template = self._template(agent, role)
         try:
-            text = template.render(agent=agent, role=role, **variables).strip()
+            text = template.render(shown).strip()
             # The general rubric shows only what the role says, in which names are hidden already; `_hide` could change
             # its own words.
             if isinstance(role, BlindRole) and template is not self._general:
@@ -64,7 +75,9 @@ class Rubrics:
             return self._own.get(agent, self._general)
         source = role.rubric
         if source not in self._by_source:
-            self._by_source[source] = compile_template(self._environment, source, f"the workflow's rubric of {agent}")
+            self._by_source[source] = compile_template(
+                self._environment, source, f"the workflow's rubric of {clean_name(agent)}"
+            )
         return self._by_source[source]
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from mappa_core.errors import ToolError
+from mappa_core.errors import Terminated, ToolError
 from mappa_core.protocols import Sandboxed, Tool, Workspace
 from mappa_core.records import ToolCall, ToolLimits, ToolResult
 from mappa_core.redaction import describe_error
@@ -39,9 +39,9 @@ async def run_call(
     try:
         async with asyncio.timeout(wait_s) as deadline:
             return await tool.call(call.arguments, workspace, limit)
-    except ToolError:
+    except (ToolError, Terminated):
         raise
-    except Exception as error:  # the boundary of tools
+    except (Exception, SystemExit) as error:  # the boundary of tools
         if deadline.expired():
             raise ToolError(f"the tool {call.name!r} gave no result within {wait_s:g} s (limits.wall_s)") from error
         raise ToolError(f"the tool {call.name!r} raised {describe_error(error)}") from error

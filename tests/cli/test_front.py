@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 
 import click
 import pytest
@@ -108,6 +108,18 @@ def test_a_command_that_cannot_be_imported_says_why_when_it_is_called(site, caps
     site.install("acme_broken")
     assert main(["broken", "hello"]) == 2
     assert "the command broken (acme-broken) does not load: ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_a_command_that_ends_the_process_when_it_is_imported_is_named(acme, capsys, monkeypatch):
+    monkeypatch.setattr(EntryPoint, "load", lambda point: sys.exit(0))
+    assert main(["acme", "hello"]) == 2
+    assert "the command acme (acme-team) does not load: SystemExit: 0" in capsys.readouterr().err
+
+
+def test_a_plugin_that_ends_the_process_when_it_is_imported_stops_no_command(site, capsys):
+    site.write("leaving", "exit()")
+    assert main(["plugins"]) == 0
+    assert "leaving" in capsys.readouterr().out
 
 
 def test_a_broken_plugin_does_not_stop_the_others(acme, capsys):

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from mappa_core import Offer, PluginError, hookimpl
+from mappa_core.errors import Terminated
 from mappa_core.plugins import CORE, HOOK_NAMES, KIND_NAMES, find_entry_points, load_plugins
 
 
@@ -81,12 +82,23 @@ def test_a_plugin_that_cannot_be_imported_is_listed_as_broken_and_stops_nobody_e
             "@hookimpl\ndef mappa_tools():\n    return [Offer('a', str), Offer('a', int)]",
             "ValueError: mappa_tools offers 'a' twice: recipes choose by name, so rename one of them",
         ),
+        ("exit()", "SystemExit: None"),
+        ("@hookimpl\ndef mappa_tasks():\n    raise SystemExit(3)", "SystemExit: 3"),
+        ("class Gone(BaseException): ...\nraise Gone('for good')", "Gone: for good"),
         ("mappa_api = 99", "ImportError: it needs plugin API 99 and this mappa-core has 1; upgrade mappa-core"),
     ],
 )
 def test_a_plugin_whose_hooks_fail_is_broken(site, source, reason):
     site.write("faulty", source)
     assert load_plugins().broken["faulty"].reason == reason
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
+def test_a_signal_to_the_process_is_no_fault_of_the_plugin_that_is_being_loaded(site, monkeypatch, signal):
+    site.write("slow", "import sys\nraise sys.stopped_by")
+    monkeypatch.setattr(sys, "stopped_by", signal, raising=False)
+    with pytest.raises(signal):
+        load_plugins()
 
 
 def test_a_plugin_for_an_older_api_loads(site):

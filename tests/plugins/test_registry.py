@@ -24,6 +24,13 @@ def test_build_refuses_the_options_of_another_offer(acme):
         registry.build("estimators", "acme_estimator", options)
 
 
+def test_an_offer_that_ends_the_process_while_it_is_built_is_named_with_its_package(site):
+    source = "def leave(options):\n    exit(3)\n@hookimpl\ndef mappa_tools():\n    return [Offer('a', leave)]"
+    site.write("leaving", source)
+    with pytest.raises(PluginError, match=r"the tool 'a' \(written-leaving\) called exit: SystemExit\(3\)"):
+        load_plugins().build("tools", "a")
+
+
 def test_an_unknown_offer_is_answered_with_close_matches_or_all_there_is(acme):
     registry = load_plugins()
     with pytest.raises(PluginError, match=r"no workflow is called 'acme_teem'\. Did you mean acme_team\?"):

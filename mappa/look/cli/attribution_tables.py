@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console
+from mappa.cli.console import Console, escape
 from mappa.look.cli.coach_eval_tables import effort_table, missing_table
 from mappa.look.cli.verdict_tables import make_table, show_reasons
 from mappa.look.coach_eval.agreement import Agreement

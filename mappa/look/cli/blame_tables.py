@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console
+from mappa.cli.console import Console, escape
 from mappa.look.cli.verdict_tables import format_estimate, make_table, show_reasons
 from mappa.look.coach_eval.blame import BlameEvaluation, BlameMetrics
 

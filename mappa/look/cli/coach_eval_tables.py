@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console
+from mappa.cli.console import Console, escape
 from mappa.cli.formats import format_percent
 from mappa.look.cli.verdict_tables import format_estimate, make_table, show_reasons
 from mappa.look.coach_eval.bootstrap import Estimate

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers
-from mappa.cli.console import Console, echo
+from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa.cli.progress import rollout_bar
 from mappa.look.cli.verdict_tables import make_table
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.crash_test.crash_test import CrashTest
@@ -79,8 +79,13 @@ def show_crash_test(console: Console, tested: CrashTest) -> None:
     console.print(_table("fault", figures.by_kind))
     console.print(_table("agent", figures.by_agent))
     for reason, times in figures.left_out.items():
-        console.print(f"{times:7,} x {reason}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"next     mappa runs show {tested.folder} --split counterfactual", soft_wrap=True, highlight=False)
+        console.print(f"{times:7,} x {clean_line(reason)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"next     mappa runs show {tested.folder} --split counterfactual",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
 
 
 def _facts(tested: CrashTest) -> Iterator[str]:

@@ -10,6 +10,7 @@ import click
 
 from mappa.look.cli.export_dataset import DatasetArguments, dataset_options, write_dataset
 from mappa_core import ConfigError, RunError
+from mappa_core.redaction import clean_name
 
 if TYPE_CHECKING:
     from mappa.store.checkpoint_ref import ResolvedCheckpoint
@@ -83,7 +84,7 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
         if agent in named.checkpoint.manifest.prompts:
             (folders[agent] / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
         what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
-        console.print(f"{agent}  {folders[agent]}  ({what})", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{clean_name(agent)}  {folders[agent]}  ({what})", markup=False, highlight=False, soft_wrap=True)
 
 
 def _build_engine(named: ResolvedCheckpoint) -> Engine:

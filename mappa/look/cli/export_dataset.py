@@ -13,6 +13,7 @@ import click
 
 from mappa_core import MAX_SCORE, ConfigError, RunError, Split
 from mappa_core.records import Phase
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.dataset import ExportResult
@@ -102,7 +103,7 @@ def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], argumen
     exported = export_dataset(Path(run), out, request)
     console = Console()
     for agent in dict.fromkeys((*exported.examples, *exported.left_out)):
-        console.print(_agent_line(exported, agent), markup=False, highlight=False, soft_wrap=True)
+        console.print(clean_line(_agent_line(exported, agent)), markup=False, highlight=False, soft_wrap=True)
     if exported.unknown_tools:
         line = f"not in `tools`, as the run has no schema of them: {format_unknown_tools(exported)}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
 from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.importing import Format, ImportResult
@@ -161,7 +162,7 @@ def show_import(console: Console, imported: ImportResult) -> None:
     """Print what was imported, what was not and why, and a next command."""
 
     def tell(line: str, style: str | None = None) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True, style=style)
+        console.print(clean_line(line), markup=False, highlight=False, soft_wrap=True, style=style)
 
     counts, labels = imported.counts, imported.labels
     rollouts, tasks = format_count(imported.trajectories, "rollout"), format_count(imported.tasks, "task")

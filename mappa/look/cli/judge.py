@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers
-from mappa.cli.console import Console, echo
+from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_or_dash, format_percent
 from mappa.cli.options import load_registry, trust_option
 from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
+from mappa_core.redaction import clean_name
 
 if TYPE_CHECKING:
     from mappa.look.advantage_comparison import ActionAdvantages, AdvantageComparison
@@ -102,7 +102,7 @@ def show_judged(console: Console, judged: JudgedRun) -> None:
     _show_verdicts(console, judged)
     if not judged.overall.actions:
         console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
-        console.print(f"next     mappa observe {judged.folder}", soft_wrap=True, highlight=False)
+        console.print(f"next     mappa observe {judged.folder}", soft_wrap=True, highlight=False, markup=False)
         return
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
     console.print(_changes("agent", {"all": judged.overall, **judged.by_agent}))
@@ -114,7 +114,9 @@ def show_judged(console: Console, judged: JudgedRun) -> None:
     console.print("\n[bold]biggest movers[/]")
     for one in judged.movers:
         _show_mover(console, one)
-    console.print(f"next     mappa runs trace {judged.folder} TRAJECTORY", soft_wrap=True, highlight=False)
+    console.print(
+        f"next     mappa runs trace {judged.folder} TRAJECTORY", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 def _show_verdicts(console: Console, judged: JudgedRun) -> None:
@@ -122,8 +124,8 @@ def _show_verdicts(console: Console, judged: JudgedRun) -> None:
     cost = "; their cost is unknown" if judged.usd is None else f" for ${judged.usd:.4f}" if judged.usd else ""
     replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
     console.print(
-        f"{judged.coach}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, {counts.abstained:,} abstained, "
-        f"{counts.failed:,} failed){replayed}{cost}",
+        f"{clean_name(judged.coach)}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, "
+        f"{counts.abstained:,} abstained, {counts.failed:,} failed){replayed}{cost}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     for line in _terms_of_comparison(judged) if judged.overall.actions else ():
@@ -159,5 +161,7 @@ def _show_mover(console: Console, one: ActionAdvantages) -> None:
     """Print an action in two lines: its trajectory is copied from here, and a column of it would be broken."""
     reward = f"{format_or_dash(one.reward_before, '.2f')} -> {format_or_dash(one.reward_after, '.2f')}"
     advantage = f"{format_or_dash(one.before, '+z.2f')} -> {format_or_dash(one.after, '+z.2f')}"
-    console.print(f"{one.trajectory}  {one.agent}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{clean_name(one.trajectory)}  {clean_name(one.agent)}", markup=False, highlight=False, soft_wrap=True
+    )
     console.print(f"   reward {reward}, advantage {advantage}", markup=False, highlight=False, soft_wrap=True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers, announce_sandboxes
-from mappa.cli.console import Console, Name, echo
+from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count, format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa.cli.tables import columns_table
 from mappa_core import ConfigError, Split
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.handoffs import Handoff
@@ -201,7 +201,7 @@ def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> Non
         return
     console.print(f"{sum(counts.values())} {what}:", style="yellow", highlight=False)
     for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
-        console.print(f"{count:6d} x {reason}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{count:6d} x {clean_line(reason)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(diagnosis: Diagnosis) -> Table:
@@ -237,7 +237,7 @@ def _format_count_of(count: int, whole: int) -> str:
 def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
     """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
     it could not be used."""
-    metric = escape(diagnosis.evaluation.metric)
+    metric = diagnosis.evaluation.metric
     table = columns_table("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first")
     for handoff in diagnosis.handoffs:
         table.add_row(
@@ -249,7 +249,7 @@ def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
         )
     console.print(table)
     for handoff in diagnosis.handoffs:
-        console.print(f" {_describe_handoff(handoff)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f" {clean_line(_describe_handoff(handoff))}", markup=False, highlight=False, soft_wrap=True)
     console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console, Name, echo
+from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa.cli.tables import columns_table

@@ -18,6 +18,7 @@ from mappa.cli.options import load_registry, trust_option
 from mappa.cli.progress import rollout_bar
 from mappa.look.cli.verdict_tables import make_table
 from mappa_core import Split
+from mappa_core.redaction import clean_line, clean_name
 
 if TYPE_CHECKING:
     from mappa.look.blame_proof import BlameProofs, Proof
@@ -102,8 +103,13 @@ def show_proofs(console: Console, proven: BlameProofs) -> None:
     if len(proven.proofs) > MAX_LISTED:
         console.print(f"and {len(proven.proofs) - MAX_LISTED:,} more: --json", highlight=False)
     for reason, times in proven.left_out.items():
-        console.print(f"{times:7,} x {reason}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"plays    mappa runs show {proven.folder} --split counterfactual", soft_wrap=True, highlight=False)
+        console.print(f"{times:7,} x {clean_line(reason)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"plays    mappa runs show {proven.folder} --split counterfactual",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
 
 
 def _show_saved(console: Console, proven: BlameProofs, save: Path) -> None:
@@ -143,8 +149,8 @@ def _shares_table(proven: BlameProofs) -> Table:
 def _show_proof(console: Console, proof: Proof) -> None:
     """Print a proof in two lines: its trajectory is copied from here, and a column of it would be broken."""
     became = {True: "flips", False: "does not flip", None: "was lost"}[proof.flips["blamed"]]
-    console.print(f"{proof.trajectory}  {became}", markup=False, highlight=False, soft_wrap=True)
-    blamed = f"   {proof.agent} at {proof.position}: {proof.reason}"
+    console.print(f"{clean_name(proof.trajectory)}  {became}", markup=False, highlight=False, soft_wrap=True)
+    blamed = f"   {clean_name(proof.agent)} at {proof.position}: {proof.reason}"
     console.print(blamed, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from mappa.cli.console import Console, echo
+from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_or_dash, format_problem_count
 from mappa_core import RunError
 
@@ -91,10 +90,10 @@ def show_report(
     """Print the results, the coach's gaps, alarms and notes, warnings of health, and the path of the page."""
     from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
 
-    console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
+    console.print(f"[bold]{escape(folder.resolve().name)}[/]  {escape(summary.status)}", highlight=False)
     if summary.eval is not None:
         count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
-        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
+        console.print(f"held-out {escape(summary.eval.metric)}, {count}, 95 % intervals", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 from rich.table import Table
 
-from mappa.cli.console import Console
+from mappa.cli.console import Console, escape
 from mappa_core import GuardStop
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.coach_eval.bootstrap import Estimate
@@ -48,7 +49,7 @@ def make_table(*names: str, text: int = 1) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(names):
         words = place < text
-        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        table.add_column(escape(name), justify="left" if words else "right", overflow="fold", no_wrap=not words)
     return table
 
 
@@ -66,7 +67,7 @@ def show_reasons(console: Console, counts: VerdictCounts) -> None:
     """Print why scores are missing, the most frequent reasons first."""
     reasons = list(counts.reasons.items())
     for reason, times in reasons[:MAX_SHOWN_REASONS]:
-        console.print(f"{times:7,} x {reason}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{times:7,} x {clean_line(reason)}", markup=False, highlight=False, soft_wrap=True)
     if len(reasons) > MAX_SHOWN_REASONS:
         rest = sum(times for _, times in reasons[MAX_SHOWN_REASONS:])
         console.print(f"{rest:7,} x {len(reasons) - MAX_SHOWN_REASONS} other reasons", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any
 
 from mappa.look.dataset.request import ExportRequest, ExportResult
 from mappa_core.config.schema import RunConfig
+from mappa_core.redaction import clean_line
 
 CARD_SCHEMA = 1
 
@@ -19,6 +21,9 @@ _FORM_TITLES = {
     "dpo": "Preferences in pairs (TRL: preference, explicit prompt)",
     "kto": "Single labels (TRL: unpaired preference)",
 }
+
+
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]")
 
 
 def write_card(folder: Path, run: Path, request: ExportRequest, exported: ExportResult, config: RunConfig) -> None:
@@ -55,12 +60,14 @@ def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
         for one in card["files"].values()
     )
     tables = ["| agent | file | examples |", "|---|---|---|"]
-    tables += [f"| {agent} | {one['file']} | {one['examples']:,} |" for agent, one in card["files"].items()]
-    left = [f"| {agent} | {why} | {n:,} |" for agent, one in card["left_out"].items() for why, n in one.items()]
+    tables += [
+        f"| {_plain(agent)} | {_plain(one['file'])} | {one['examples']:,} |" for agent, one in card["files"].items()
+    ]
+    left = [f"| {_plain(agent)} | {why} | {n:,} |" for agent, one in card["left_out"].items() for why, n in one.items()]
     if left:
         tables += ["", "Left out:", "", "| agent | why | actions |", "|---|---|---|", *left]
     if exported.unknown_tools:
-        tables += ["", f"Not in `tools`, as the run has no schema of them: {format_unknown_tools(exported)}."]
+        tables += ["", f"Not in `tools`, as the run has no schema of them: {_plain(format_unknown_tools(exported))}."]
     asked = {name: value for name, value in card["filters"].items() if value not in (None, (), [])}
     asked |= {name: card[name] for name in ("gap", "threshold") if card[name] is not None}
     lines = [
@@ -70,8 +77,8 @@ def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
         "---",
         f"# {_FORM_TITLES[card['form']]}",
         "",
-        f"Made of the {card['source']} of the run `{card['run']}`, judged by its coach `{card['coach']}`; one file per "
-        f"agent. Asked for: {json.dumps(asked)}.",
+        f"Made of the {card['source']} of the run {_plain(card['run'])}, judged by its coach {_plain(card['coach'])}; "
+        f"one file per agent. Asked for: {_plain(json.dumps(asked, ensure_ascii=False))}.",
         "",
         *tables,
         "",
@@ -85,6 +92,11 @@ def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _plain(text: str) -> str:
+    """`text` with names of strangers for Markdown: on one line of a paragraph or table, and nothing of it is markup."""
+    return _MARKUP.sub(r"\\\g<0>", clean_line(text))
+
+
 def format_unknown_tools(exported: ExportResult) -> str:
     """The tools without a schema, each with the number of its actions."""
     return ", ".join(f"{name} ({count:,} actions)" for name, count in sorted(exported.unknown_tools.items()))
@@ -93,5 +105,5 @@ def format_unknown_tools(exported: ExportResult) -> str:
 def _warning(card: Mapping[str, Any]) -> list[str]:
     if not card["truth_shown"]:
         return []
-    shown = ", ".join(card["truth_shown"])
+    shown = ", ".join(map(_plain, card["truth_shown"]))
     return [f"The coach of {shown} was shown the truth: its scores know it, and its corrections may hold it.", ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +23,12 @@ from mappa.store.folder import RunFolder, new_run_name
 from mappa.store.summary import Summary, write_summary
 from mappa.store.team_record import TeamRecord
 from mappa_core import NOBODY, InputError, RunError, Trajectory
+from mappa_core.config.agent_names import describe_name_fault
 from mappa_core.config.layers import with_origin
 from mappa_core.files import storage_errors, write_atomic
 from mappa_core.plugins import Registry
 from mappa_core.records import BLAME_BESIDE_AGENTS
+from mappa_core.redaction import clean_name
 
 CORE = "core"
 """The plugin that an imported run names."""
@@ -34,7 +36,6 @@ IMPORT_EVENT = "imported"
 TASKS_FILE = "tasks.jsonl"
 UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
-MAX_AGENT_CHARACTERS = 200
 MISMATCH = "the guilty agent is another one than acted in the guilty step"
 ABSENT = "the guilty agent acts nowhere"
 
@@ -181,7 +182,7 @@ def read_logs(
             f"{names}: read as {chosen}, but it is not in this format ({type(error).__name__}: {error}); "
             "another is chosen with --format"
         ) from error
-    _check_agents(logs)
+    _check_agents(logs, mapping.agents)
     if FORMATS[chosen].entries == "messages":
         _check_texts(logs, names)
     if not any(log.acts for log in logs):
@@ -194,14 +195,19 @@ def read_logs(
     return logs, chosen
 
 
-def _check_agents(logs: Sequence[LoggedTrajectory]) -> None:
+def _check_agents(logs: Sequence[LoggedTrajectory], declared: Iterable[str]) -> None:
+    """Raise InputError for names that a verdict could not hold; the place is that of the log that brings them."""
+    names = list(declared)
+    if fault := describe_name_fault(names):
+        raise InputError(f"--agent: {fault}; name the agent otherwise")
     for log in logs:
-        for act in log.acts:
-            if len(act.agent) > MAX_AGENT_CHARACTERS:
-                raise InputError(
-                    f"{log.place}: the name of an agent has {len(act.agent):,} characters, and may have "
-                    f"{MAX_AGENT_CHARACTERS}; --agent-from names the key that holds it"
-                )
+        new = {act.agent: None for act in log.acts if act.agent not in names}
+        names += new
+        if new and (fault := describe_name_fault(names)):
+            raise InputError(
+                f"{clean_name(log.place)}: {fault}; --agent-from names the key (of spans: the attribute) that holds "
+                "the name of an agent, --person a speaker that is none, --unnamed who acts where none is named"
+            )
 
 
 def _check_texts(logs: Sequence[LoggedTrajectory], names: str) -> None:

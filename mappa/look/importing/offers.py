@@ -23,7 +23,7 @@ class ImportedWorkflow(Workflow):
 
     def __init__(self, options: ImportedOptions) -> None:
         self.agents: Mapping[str, Role] = {
-            name: Role(brief=brief or f"{name}: an agent of a team that was recorded elsewhere")
+            name: Role(brief=brief or "an agent of a team that was recorded elsewhere")
             for name, brief in options.agents.items()
         }
 

@@ -29,6 +29,7 @@ from mappa.look.view.metric_points import (
 )
 from mappa.look.view.prompt_histories import PromptHistory, build_prompt_histories
 from mappa.look.view.provenance import Provenance, read_provenance
+from mappa.look.view.visible_text import finalize
 from mappa.runs import RunReader
 from mappa.runs.rows import EvaluationRow, RaisedWarning, VerdictRow
 from mappa.store.agent_columns import AGENT_COLUMNS
@@ -80,7 +81,10 @@ def write_page(path: Path, runs: Sequence[tuple[Path, Summary]], *, audit: bool 
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: {path.parent} is no folder; make it, or name another file")
     environment = Environment(
-        loader=PackageLoader("mappa.look.view"), autoescape=select_autoescape(), undefined=StrictUndefined
+        loader=PackageLoader("mappa.look.view"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        finalize=finalize,
     )
     environment.filters["cut"] = _truncate
     environment.globals["problem_count"] = format_problem_count

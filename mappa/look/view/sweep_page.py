@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from mappa.look.sweep import SweepResult
 from mappa.look.view.chart import PERCENT_TICKS, Chart, Point, build_chart
+from mappa.look.view.visible_text import finalize
 from mappa.runs import RunReader
 from mappa_core.files import write_atomic
 
@@ -19,7 +20,10 @@ EvaluationCurve = Mapping[int, float]
 def write_sweep_page(folder: Path, result: SweepResult, notes: Sequence[str]) -> Path:
     """Write `sweep.html` into the folder of a sweep and return its path."""
     environment = Environment(
-        loader=PackageLoader("mappa.look.view"), autoescape=select_autoescape(), undefined=StrictUndefined
+        loader=PackageLoader("mappa.look.view"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        finalize=finalize,
     )
     curves: dict[str, list[EvaluationCurve]] = {}
     for run in result.sweep.runs_with_status("done"):

@@ -13,6 +13,7 @@ from copy import copy
 from pathlib import Path
 
 from mappa_core import Task, ToolCall, ToolResult
+from mappa_core.coach import quote_name
 from mappa_core.workflow import Contribution, PromptTemplates
 from mappa_dsbench.roles import ROLES
 from mappa_dsbench.table import table_of_task
@@ -43,7 +44,7 @@ class TeamPrompts:
         values = {
             "task": task.prompt,
             "table": table_of_task(task),
-            "files": tuple(files),
+            "files": tuple(map(quote_name, files)),
             "produces": ROLES[agent].produces,
             "earlier": tuple(earlier),
             "token_limit": self._token_limit,
@@ -55,4 +56,6 @@ class TeamPrompts:
     ) -> str:
         """Render the message after an action that was not its agent's last: the results of its programs, and the
         `unmet` parts of its contract, in machine words: `X_test.pkl missing`, `X_train.pkl not_finite`."""
-        return self._templates.render_results(calls, results, {"unmet": tuple(unmet), "files": tuple(files)})
+        return self._templates.render_results(
+            calls, results, {"unmet": tuple(unmet), "files": tuple(map(quote_name, files))}
+        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mappa.runs import RunFolder
 from mappa.sessions import Ledger
 from mappa_core import GuardStop, Message, ReplayError, Role, Sampling, Usage
-from mappa_core.coach import fence_lines, new_nonce, prefix_lines
+from mappa_core.coach import fence_lines, new_nonce, prefix_lines, quote_name
 from mappa_core.transport import CallError
 from mappa_gepa.feedback import ActionFeedback
 from mappa_gepa.options import ImproveOptions
@@ -142,7 +142,7 @@ class Proposer:
         ]
         original = self._originals[agent]
         return _template().render(
-            agent=agent,
+            agent=quote_name(agent),
             brief=self._roles[agent].brief,
             prompt=fence(current),
             feedback=shown,

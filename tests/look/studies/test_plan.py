@@ -30,7 +30,7 @@ class ClerkOptions:
 
 
 class Clerk:
-    """A provider whose replies are as long as the question is."""
+    """A provider whose replies are the longer the longer the question is; one in eighteen has no reason."""
 
     host = "clerk.example"
 
@@ -39,7 +39,7 @@ class Clerk:
 
     async def complete(self, request):
         asked = sum(len(message.content) for message in request.messages)
-        text = json.dumps({"reasoning": "x" * (asked % 90), "blame": None, "score": 5})
+        text = json.dumps({"reasoning": "x" * (asked % 18), "blame": None, "score": 5})
         usage = Usage(calls=1, prompt_tokens=asked // 4, completion_tokens=len(text) // 4, cached_tokens=0)
         return Reply(text=text, stop="end", model=self.model, raw=text, usage=usage)
 

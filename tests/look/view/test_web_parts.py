@@ -10,9 +10,10 @@ import pytest
 
 from mappa.look.view.chart import build_chart, build_fitted_chart
 from mappa.look.view.prompt_histories import PromptChange, build_prompt_histories
+from mappa.look.view.visible_text import show_invisible
 from mappa.look.view.web.coach import measure_latencies, rank_agents
 from mappa.look.view.web.lineage import build_lineage_graph
-from mappa.look.view.web.rendering import show_invisible, template_environment
+from mappa.look.view.web.rendering import template_environment
 from mappa.look.view.web.trajectory import _pair_calls, split_fences
 from mappa.runs import RunFolder, RunReader
 from mappa.runs.rows import VerdictRow

@@ -1,32 +1,15 @@
-"""Renders templates. Texts of agents, programs and tasks are always escaped, and characters that a browser would hide,
-or that change the direction of text, are made visible."""
+"""Renders templates. Texts of agents, programs and tasks are always escaped, and what a browser would hide is shown."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufffe\uffff"
-    "\ud800-\udfff]"
-)
-"""Control characters other than tab and newline, characters that change the direction of text, and surrogates."""
-
-
-def show_invisible(text: str) -> str:
-    """Replace every invisible or direction-changing character by its code point."""
-    return _INVISIBLE.sub(lambda found: f"‹U+{ord(found.group()):04X}›", text)
-
-
-def _finalize(value: Any) -> Any:
-    """Finalize a value that a template outputs. Markup is left alone: it was built from finalized values."""
-    return show_invisible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+from mappa.look.view.visible_text import finalize
 
 
 def format_number(value: float | None, spec: str = ".3g") -> str:
@@ -50,7 +33,7 @@ def template_environment() -> Environment:
         loader=PackageLoader("mappa.look.view"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_finalize,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from rich.markup import escape
 
-from mappa.commands import Console
+from mappa.commands import Console, escape
 from mappa.judging import Estimate, make_table
 from mappa_calibration.jury.calibrate import CalibrationResult
 from mappa_calibration.jury.validation import Gain, Validation, runs_needed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mappa_core import NOBODY, Scene, Step
+from mappa_core.coach import quote_name
 from mappa_dsbench.coach.scoring import parse_faults
 from mappa_dsbench.roles import MODELER
 
@@ -58,7 +59,7 @@ def _foreign_changes(scene: Scene) -> list[UpstreamFault]:
     makers = {path: agent for agent, role in scene.team.items() for path in role.produces}
     needed = {path for path in scene.role.needs if path in makers}
     return [
-        UpstreamFault(step.agent, f"{step.agent} {change.kind} {change.path}", change.kind == "deleted")
+        UpstreamFault(step.agent, f"{step.agent} {change.kind} {quote_name(change.path)}", change.kind == "deleted")
         for step in steps_of_predecessors(scene)
         for result in step.results
         for change in result.files

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table as Grid
 
-from mappa.commands import Console
+from mappa.commands import Console, escape
 from mappa.runs import RunReader, TrajectoryRow
 from mappa_core import RunError, Split, ToolError
 from mappa_dsbench.grading.grade import completion_rate, relative_performance_gap
