@@ -34,6 +34,7 @@ from mappa.session.credit import build_estimator, build_experience_builder
 from mappa.session.stored_runs import StoredScenes, open_coach, open_stored_scenes
 from mappa.store.folder import RunFolder
 from mappa_core import (
+    NOBODY,
     Advantages,
     ConfigError,
     Estimator,
@@ -61,11 +62,11 @@ MAX_MOVERS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
-    """How the advantages change under another coach.
+    """What another coach says of a run, and how the advantages change under it.
 
     Its verdicts are those in phase `again` whose id ends in `name`. They replace those of phase `stands_for`, of which
     `corrected` were corrected for bias. `kl_left_out` holds the estimators' KL coefficients that were set to 0, by
-    key. `usd` is None if a price is unknown.
+    key. `usd` is None if a price is unknown. Verdicts blame somebody in `blaming` of the judged `rollouts`.
     """
 
     folder: Path
@@ -75,6 +76,8 @@ class JudgedRun:
     corrected: int
     kl_left_out: Mapping[str, float]
     counts: VerdictCounts
+    rollouts: int
+    blaming: int
     usd: float | None
     overall: AdvantageComparison
     by_agent: Mapping[str, AdvantageComparison]
@@ -273,6 +276,8 @@ class _RunJudge:
             corrected=self._corrected,
             kl_left_out=self._credit.kl_left_out,
             counts=count_statuses(self._verdicts),
+            rollouts=len({_rollout(one) for one in self._verdicts}),
+            blaming=len({_rollout(one) for one in self._verdicts if one.blame not in (None, NOBODY)}),
             usd=self._asking.ledger.total_usd,
             overall=compare_advantages(actions),
             by_agent={agent: compare_advantages([one for one in actions if one.agent == agent]) for agent in agents},
@@ -281,3 +286,7 @@ class _RunJudge:
             },
             movers=select_movers(actions, MAX_MOVERS),
         )
+
+
+def _rollout(verdict: Verdict) -> str:
+    return verdict.step.rpartition("/")[0]

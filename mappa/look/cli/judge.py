@@ -128,6 +128,11 @@ def _show_verdicts(console: Console, judged: JudgedRun) -> None:
         f"{counts.abstained:,} abstained, {counts.failed:,} failed){replayed}{cost}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
+    cannot_tell = judged.rollouts - judged.blaming
+    console.print(
+        f"it blames somebody in {judged.blaming:,} of {judged.rollouts:,} rollouts, and cannot tell in {cannot_tell:,}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
     for line in _terms_of_comparison(judged) if judged.overall.actions else ():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     show_reasons(console, counts)

@@ -219,7 +219,6 @@ def test_confidence_is_held_against_how_often_it_is_right():
     ]
     given = [scores(2, 8), scores(4, 6)]
     answers = [attribute(run, one) for run, one in zip(runs, given, strict=True)]
-    grades = [grade(run, one) for run, one in zip(runs, answers, strict=True)]
     steps, picks = compute_calibration(runs, given, answers)
     # Chances of being right 0.2, 0.8, 0.4, 0.6 against 0, 1, 1, 0.
     assert steps.brier.mean == pytest.approx((0.04 + 0.04 + 0.36 + 0.36) / 4) and steps.constant == 0.25

@@ -31,7 +31,7 @@ def step(trajectory, position, agent, *, results=(), breaches=()):
 def played(name, correct, verdicts, **steps):
     """One rollout of a maker and a user; `verdicts` are (score, blame) of both."""
     maker = step(name, 0, "maker", **steps)
-    user = step(name, 1, "user", results=(ToolResult(tool="python", status="error"),))
+    user = step(name, 1, "reader", results=(ToolResult(tool="python", status="error"),))
     judged = [
         replace(Verdict.scored(score, f"{score}", blame=blame), step=one.id)
         for one, (score, blame) in zip((maker, user), verdicts, strict=True)
@@ -44,20 +44,20 @@ def played(name, correct, verdicts, **steps):
 
 ROLLOUTS = [
     played("a", 0.0, [(1, "maker"), (8, "maker")], breaches=(Breach(agent="maker", kind="missing_output", path="f"),)),
-    played("b", 0.0, [(9, None), (3, "user")]),
+    played("b", 0.0, [(9, None), (3, "reader")]),
     played("c", 0.0, [(9, None), (9, "nobody")]),
-    played("d", 1.0, [(9, "nobody"), (2, "user")]),
+    played("d", 1.0, [(9, "nobody"), (2, "reader")]),
 ]
 
 
-ROLES = {"maker": Role(brief="makes", produces=("f",)), "user": Role(brief="uses", needs=("f",))}
+ROLES = {"maker": Role(brief="makes", produces=("f",)), "reader": Role(brief="uses", needs=("f",))}
 
 
 def test_blame_is_counted_by_rollouts_that_did_not_succeed():
     evaluation = build_evaluation(ROLLOUTS, metric="correct", iteration=0)
     seen = diagnose(ROLLOUTS, ROLES, evaluation, Path("run"), examples=1)
     maker, user = seen.agents
-    assert (seen.rollouts, seen.unsuccessful, seen.blamed_nobody) == (4, 3, 1)
+    assert (seen.rollouts, seen.unsuccessful, seen.cannot_tell) == (4, 3, 1)
     assert (maker.blamed, user.blamed) == (1, 1)
     assert (maker.low, user.low, maker.scored, user.scored) == (1, 2, 4, 4)
     assert (maker.tool_calls, user.tool_calls, user.tool_failures) == (0, 4, 4)

@@ -26,6 +26,7 @@ _RESULT = re.compile(
     rf"\b(?:total|answer|result|sum|altogether|in all|overall|grand total)\b[^.\n\d]{{0,40}}?(-?{_VALUE})(?!\.?\d|%)",
     re.IGNORECASE,
 )
+_BARE_NUMBER = re.compile(rf"\s*(-?{_VALUE})\s*")
 _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?{_VALUE})")
 
 
@@ -102,9 +103,8 @@ def contradicted_results(transcript: Transcript) -> Iterator[Finding]:
         if entry is said[-1]:
             break
         known |= numbers(entry.text if entry.is_output else entry.claims)
-        values = numbers(entry.text)
-        if entry.is_output and len(values) == 1 and not entry.failed:
-            computed += [(None, value) for value in values]
+        if entry.is_output and (printed := _BARE_NUMBER.fullmatch(entry.text)):
+            computed.append((None, to_number(printed[1])))
         elif not entry.is_output:
             computed += [(entry.place, equation.claimed) for equation in equations(without_code(entry.text))]
     others = [
