@@ -131,6 +131,8 @@ class LogReader:
         if not texts:
             yield Shown(title="There is no text to search for.")
             return
+        if len(request.texts) > MAX_SEARCH_TEXTS:
+            yield Shown(title=f"Only the first {MAX_SEARCH_TEXTS} texts were searched for.")
         count = len(self._play.documents)
         last = count - 1 if request.last_step is None else min(request.last_step, count - 1)
         hits = [
