@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mappa.rollout.named_coach import NamedCoach
-from mappa.testing import CoachContract
+from mappa.testing import CoachContract, WireRequest, WireServer, json_answer, load_plugins
 from mappa_core import (
     Completion,
     ConfigError,
@@ -441,7 +441,8 @@ async def test_the_budget_of_characters_is_kept(characters: int) -> None:
 
     (verdict,), transport = await review(greedy, characters=characters, calls=100)
     assert verdict.status == "abstained"
-    assert characters - 600 < shown_of_log(transport) <= characters
+    # What we say over the lines is paid, too.
+    assert 0.8 * characters - 600 < shown_of_log(transport) <= characters
     left = [int(number) for number in re.findall(r"(-?\d+) characters to read\. What", str(transport.requests))]
     assert left[0] == characters and min(left) > 0
 
@@ -743,6 +744,131 @@ async def test_a_cap_that_is_reached_ends_it() -> None:
     (verdict,) = await judge.judge(LAST, review=True, ledger=ledger, timeout_s=60)
     assert ledger.total_usd == 3.0
     assert verdict.status == "failed" and "coach.spend_usd=2 is reached" in verdict.error
+
+
+# --- over the wire ----------------------------------------------------------------------------------------------------
+
+
+def openai_reply(text: str) -> Any:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    choice = {"index": 0, "finish_reason": "stop", "logprobs": None, "message": message}
+    return {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+
+
+def anthropic_reply(text: str) -> Any:
+    content = [{"type": "text", "text": text}]
+    usage = {"input_tokens": 1000, "output_tokens": 100, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    return {"id": "1", "type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage, **end}
+
+
+def gemini_reply(text: str) -> Any:
+    content = {"role": "model", "parts": [{"text": text}]}
+    usage = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
+    candidate = {"index": 0, "finishReason": "STOP", "content": content}
+    return {"candidates": [candidate], "modelVersion": "m", "responseId": "1", "usageMetadata": usage}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a provider's requests are read and its replies are written. `schema` is where a request has its schema."""
+
+    variable: str
+    path: str
+    question: Callable[[Any], str]
+    schema: Callable[[Any], Any]
+    reply: Callable[[str], Any]
+
+
+WIRES = {
+    "openai": Wire(
+        "OPENAI_API_KEY",
+        "/v1",
+        lambda body: body["messages"][-1]["content"],
+        lambda body: body["response_format"]["json_schema"]["schema"],
+        openai_reply,
+    ),
+    "anthropic": Wire(
+        "ANTHROPIC_API_KEY",
+        "",
+        lambda body: body["messages"][-1]["content"],
+        lambda body: body["output_config"]["format"]["schema"],
+        anthropic_reply,
+    ),
+    "gemini": Wire(
+        "GEMINI_API_KEY",
+        "",
+        lambda body: body["contents"][-1]["parts"][0]["text"],
+        lambda body: body["generationConfig"]["responseJsonSchema"],
+        gemini_reply,
+    ),
+}
+
+
+def lazy(question: str) -> Any:
+    return answer(question, "calculator", named(FAULT, 0.0, (FAULT, "I add it up.")))
+
+
+def inventing(question: str) -> Any:
+    if "# What you asked for" not in question:
+        return ask_for(read(FAULT))
+    return answer(question, "calculator", named(FAULT, 0.0, (FAULT, WRONG), (FAULT, "I will not check it.")))
+
+
+def absurd(question: str) -> Any:
+    if "# What you asked for" not in question:
+        return ask_for(*(request for request, _ in list(ABSURD.values())[:8]))
+    return answer(question, None)
+
+
+@pytest.mark.parametrize("provider", WIRES)
+@pytest.mark.parametrize(
+    ("judge", "status", "calls"),
+    [
+        (honest, "scored", 3),
+        (lazy, "failed", 2),
+        (inventing, "failed", 3),
+        (endless, "abstained", 7),
+        (absurd, "abstained", 2),
+        (lambda question: "The calculator, I am sure.", "failed", 2),
+    ],
+    ids=["honest", "lazy", "inventing", "endless", "absurd", "nonsense"],
+)
+async def test_judges_behind_real_clients(
+    provider: str, judge: Judge, status: str, calls: int, monkeypatch: pytest.MonkeyPatch, open_cassette: OpenCassette
+) -> None:
+    wire = WIRES[provider]
+    monkeypatch.setenv(wire.variable, "planted")
+    registry = load_plugins(only=[provider])
+
+    def serve(request: WireRequest) -> Any:
+        said = judge(wire.question(request.body))
+        return json_answer(wire.reply(said if isinstance(said, str) else json.dumps(said)))
+
+    async def investigate(mode: str) -> list[Any]:
+        options = registry.offer("coaches", provider).options(
+            model="m", base_url=f"{server.url}{wire.path}", price=Price(input=1.0, output=10.0), limits=PLAIN_LIMITS
+        )
+        chosen = InvestigatorOptions(model=Use(use=provider, options=options), calls=8)
+        coach = registry.build("coaches", "investigator", chosen)
+        with open_cassette(mode) as cassette:
+            coach.use_cassette(cassette)
+            verdicts = list(await coach.review(SCENES))
+        await coach.close()
+        return verdicts
+
+    async with WireServer(serve) as server:
+        verdicts = await investigate("auto")
+        assert verdicts[FAULT - 1].status == status
+        assert len(server.requests) == calls
+        assert sum(verdict.usage.usd for verdict in verdicts) == pytest.approx(calls * 0.002)
+        schemas = [wire.schema(request.body) for request in server.requests]
+        assert [set(schema["properties"]) for schema in schemas[:1]] == [{"notes", "requests", "answer"}]
+        if status != "failed":
+            again = await investigate("replay")
+            assert len(server.requests) == calls
+            assert [replace(verdict, replayed=False) for verdict in again] == verdicts
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

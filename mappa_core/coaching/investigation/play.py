@@ -88,16 +88,16 @@ def build_play(last: Scene, truths: Mapping[str, str]) -> Play:
 
 def _new_messages(step: Step, seen: set[str]) -> Iterator[Exhibit]:
     """What `step` was shown and no earlier step wrote, printed or was shown: of a chat, each message once."""
-    known = 0
+    some_known = False
     for message in step.messages:
         text = message.content.strip()
         if not text or text in seen:
-            known += 1
+            some_known = True
             continue
         seen.add(text)
         yield Exhibit(kind="shown", title=f"It was shown, from {message.role}:", data=message.content.rstrip())
-    if known:
-        yield Exhibit(kind="fact", title=f"It was also shown {known} messages that are the task or of earlier steps.")
+    if some_known:
+        yield Exhibit(kind="fact", title="It was also shown messages that are the task or of earlier steps.")
 
 
 def _build_document(exhibits: Sequence[Exhibit], results: tuple[ToolResult, ...] = ()) -> Document:
