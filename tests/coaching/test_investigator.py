@@ -29,7 +29,6 @@ from mappa_core import (
     Use,
 )
 from mappa_core.calls.options import CallLimits, Price
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.coach import Cassette
 from mappa_core.coaching.investigation.investigator import Investigator, build_investigator
 from mappa_core.coaching.investigation.options import InvestigatorOptions
@@ -614,9 +613,10 @@ async def test_without_hindsight_it_is_shown_what_came_before() -> None:
 # --- money, cassette, faults ------------------------------------------------------------------------------------------
 
 OpenCassette = Callable[[str], AbstractContextManager[Cassette]]
+MakeLedger = Callable[[float | None], Any]
 
 
-async def test_a_replay_is_equal_and_costs_nothing(open_cassette: OpenCassette) -> None:
+async def test_a_replay_is_equal_and_costs_nothing(open_cassette: OpenCassette, ledger: MakeLedger) -> None:
     price = Price(input=1.0, output=1.0)
     with open_cassette("auto") as cassette:
         coach = investigator_on(Scripted(honest), price=price)
@@ -626,12 +626,12 @@ async def test_a_replay_is_equal_and_costs_nothing(open_cassette: OpenCassette) 
         transport = Scripted(honest)
         coach = investigator_on(transport, price=price)
         coach.use_cassette(cassette)
-        ledger = Ledger(1.0)
+        spent = ledger(1.0)
         judge = NamedCoach(name="investigator", coach=coach)
-        again = await judge.judge(SCENES, review=True, ledger=ledger, timeout_s=60)
+        again = await judge.judge(SCENES, review=True, ledger=spent, timeout_s=60)
     assert transport.requests == []
     assert [replace(one, replayed=False, step="", coach="", seconds=0.0) for one in again] == list(paid)
-    assert all(one.replayed for one in again) and ledger.total_usd == 0
+    assert all(one.replayed for one in again) and spent.total_usd == 0
 
 
 async def test_a_kill_repeats_no_question(open_cassette: OpenCassette) -> None:
@@ -723,7 +723,7 @@ async def test_a_fault_of_the_provider_keeps_what_was_paid() -> None:
     assert verdict.usage.calls == 1
 
 
-async def test_each_question_has_the_time_of_a_verdict() -> None:
+async def test_each_question_has_the_time_of_a_verdict(ledger: MakeLedger) -> None:
     """A deadline of the whole investigation would have to be as many times as long."""
 
     class Slow(Scripted):
@@ -732,17 +732,17 @@ async def test_each_question_has_the_time_of_a_verdict() -> None:
             return await super().complete(request)
 
     coach = NamedCoach(name="investigator", coach=investigator_on(Slow(honest)))
-    verdicts = await coach.judge(SCENES, review=True, ledger=Ledger(None), timeout_s=0.35)
+    verdicts = await coach.judge(SCENES, review=True, ledger=ledger(None), timeout_s=0.35)
     assert verdicts[FAULT - 1].score == 1.0
 
 
-async def test_a_cap_that_is_reached_ends_it() -> None:
+async def test_a_cap_that_is_reached_ends_it(ledger: MakeLedger) -> None:
     price = Price(input=1000.0, output=0.0)
     judge = NamedCoach(name="investigator", coach=investigator_on(Scripted(honest), price=price))
-    ledger = Ledger(2.0)
-    await judge.judge(LAST, review=True, ledger=ledger, timeout_s=60)
-    (verdict,) = await judge.judge(LAST, review=True, ledger=ledger, timeout_s=60)
-    assert ledger.total_usd == 3.0
+    spent = ledger(2.0)
+    await judge.judge(LAST, review=True, ledger=spent, timeout_s=60)
+    (verdict,) = await judge.judge(LAST, review=True, ledger=spent, timeout_s=60)
+    assert spent.total_usd == 3.0
     assert verdict.status == "failed" and "coach.spend_usd=2 is reached" in verdict.error
 
 

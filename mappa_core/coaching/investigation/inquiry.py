@@ -85,7 +85,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A reply that ends the investigation. `blame` is an agent, one of BLAME_BESIDE_AGENTS, or None: it cannot be told.
+    """A reply that ends the investigation. `blame` is an agent, one of BLAME_BESIDE_AGENTS, or None: unknown.
     The first of `findings` is the step that decided; the others are suspects, in their order."""
 
     reason: str

@@ -41,9 +41,9 @@ def build_investigator(options: InvestigatorOptions, build: Callable[[Use], Coac
 
 class Investigator(DelegatingCoach):
     """Judges the actions of one trajectory by one investigation, of several questions to the model of `coach`. The step
-    that its answer accuses and the further suspects get its points; all other actions abstain, and so do all where it
-    cannot be told who is to blame. A reply that does not fit, or quotes what was not read, is sent back once; if that
-    does not help, the verdicts have failed. The truth is shown only if all judged actions may be judged by it.
+    that its answer accuses and the further suspects get its points; all other actions abstain, and so do all where the
+    answer blames nobody for lack of proof. A reply that does not fit, or quotes what was not read, is sent back once;
+    if that does not help, the verdicts have failed. The truth is shown only if all judged actions may be judged by it.
 
     With a cassette every question is sent once, as of LLMCoach: an investigation that was killed goes on where it was,
     and then reports the usage of its new questions alone.
