@@ -600,6 +600,18 @@ async def test_the_truth_is_shown_if_all_may_be_judged_by_it(shown: bool) -> Non
     assert ("| 1519 dollars" in transport.requests[0].messages[-1].content) == shown
 
 
+async def test_actions_may_be_given_in_any_order() -> None:
+    scenes = [replace(scene, later=None) for scene in scenes_on(STEPS[:4])]
+
+    def judge(question: str) -> Any:
+        if "# What you asked for" not in question:
+            return ask_for(read(2))
+        return answer(question, "calculator", named(2, 1.0, (2, "Note 0 of action 2: nothing that matters.")))
+
+    verdicts, _ = await review(judge, [scenes[1], scenes[3], scenes[0]])
+    assert [verdict.status for verdict in verdicts] == ["scored", "abstained", "abstained"]
+
+
 async def test_without_hindsight_it_is_shown_what_came_before() -> None:
     scene = replace(scenes_on(STEPS[:4])[1], later=None, outcome=None, metric=None)
     transport = Scripted(lambda question: answer(question, None))
@@ -736,14 +748,14 @@ async def test_each_question_has_the_time_of_a_verdict(ledger: MakeLedger) -> No
     assert verdicts[FAULT - 1].score == 1.0
 
 
-async def test_a_cap_that_is_reached_ends_it(ledger: MakeLedger) -> None:
-    price = Price(input=1000.0, output=0.0)
-    judge = NamedCoach(name="investigator", coach=investigator_on(Scripted(honest), price=price))
+async def test_a_cap_that_is_reached_asks_nothing(ledger: MakeLedger) -> None:
+    transport = Scripted(honest)
+    judge = NamedCoach(name="investigator", coach=investigator_on(transport, price=Price(input=1.0, output=1.0)))
     spent = ledger(2.0)
-    await judge.judge(LAST, review=True, ledger=spent, timeout_s=60)
+    spent.add(Usage(calls=1, usd=2.0))
     (verdict,) = await judge.judge(LAST, review=True, ledger=spent, timeout_s=60)
-    assert spent.total_usd == 3.0
     assert verdict.status == "failed" and "coach.spend_usd=2 is reached" in verdict.error
+    assert transport.requests == []
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ class Investigator(DelegatingCoach):
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         if not scenes:
             return []
-        last = scenes[-1]
+        # Without hindsight it is the last action that knows the most of the play, in whatever order they are given.
+        last = max(scenes, key=lambda scene: len(scene.earlier))
         truths, reference = _known_truths(scenes)
         play = build_play(last, truths)
         reader = LogReader(play, self._options.characters)

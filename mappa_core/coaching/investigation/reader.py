@@ -112,8 +112,8 @@ class LogReader:
             yield Shown(title=f"There are no such lines: step {request.step} has lines 1 to {total}.")
             return
         end = start + self._affordable(document.lines[start:last])
-        self._lines_shown[request.step].update(range(start, end))
         if end > start or not total:
+            self._lines_shown[request.step].update(range(start, end))
             range_shown = f"lines {start + 1} to {end} of {total}" if total else "no lines"
             yield Shown(title=f"Step {request.step}, {range_shown}.")
             for part in _passages(document, start, end):
