@@ -33,6 +33,7 @@ from mappa_core.coach import Cassette
 from mappa_core.coaching.investigation.investigator import Investigator, build_investigator
 from mappa_core.coaching.investigation.options import InvestigatorOptions
 from mappa_core.coaching.investigation.play import OUTLINE_CHARACTERS
+from mappa_core.coaching.investigation.prompt import max_question_characters
 from mappa_core.coaching.llm_coach import llm_coach_offer
 from mappa_core.transport import CallError, Reply, Request
 
@@ -533,7 +534,7 @@ async def test_too_many_requests_at_once_are_left_out() -> None:
     question = transport.requests[1].messages[-1].content
     assert "191 further requests were left out: at most 8 at once." in question
     assert "Step 8, lines" in question and "Step 9, lines" not in question
-    assert len(question) < 70_000
+    assert len(question) < max_question_characters(InvestigatorOptions())
 
 
 async def test_words_of_the_log_stay_in_fences() -> None:

@@ -14,7 +14,7 @@ from mappa_core.coaching.delegating_coach import DelegatingCoach
 from mappa_core.coaching.investigation.inquiry import Answer, Inquiry
 from mappa_core.coaching.investigation.options import InvestigatorOptions
 from mappa_core.coaching.investigation.play import LINE_CHARACTERS, build_play
-from mappa_core.coaching.investigation.prompt import Frames, InvestigationPrompt, Question
+from mappa_core.coaching.investigation.prompt import TASK_CHARACTERS, Frames, InvestigationPrompt, Question
 from mappa_core.coaching.investigation.reader import LogReader, Shown
 from mappa_core.coaching.llm_coach import LLMCoach, split_usage
 from mappa_core.coaching.reply_parser import BadReply
@@ -24,8 +24,6 @@ from mappa_core.errors import CallError, CoachError, ConfigError
 from mappa_core.protocols import Cassette, Coach
 from mappa_core.records import NOBODY, Scene, Usage, Verdict
 
-TASK_CHARACTERS = 6_000
-"""Characters of the task that every question shows; the rest can be read, as step 0."""
 CALLS_TO_ANSWER = 2
 """Questions that are kept for the answer: one that asks for it, and one that sends an invalid one back."""
 

@@ -21,8 +21,8 @@ from mappa_core.coaching.investigation.inquiry import (
     InvestigationSchema,
 )
 from mappa_core.coaching.investigation.options import InvestigatorOptions
-from mappa_core.coaching.investigation.play import Play
-from mappa_core.coaching.investigation.reader import TURN_CHARACTERS, Shown
+from mappa_core.coaching.investigation.play import OUTLINE_CHARACTERS, Play
+from mappa_core.coaching.investigation.reader import REQUEST_CHARACTERS, TURN_CHARACTERS, Shown
 from mappa_core.coaching.prompt import NONCE_SLOT
 from mappa_core.records import MAX_SCORE, Message, Scene
 from mappa_core.tools.prompt_templates import create_prompt_environment
@@ -34,6 +34,10 @@ NOTES_CHARACTERS = 6_000
 MAX_REPLY_CHARACTERS = 4_000
 """Characters of an invalid reply that is sent back."""
 MAX_TRUTH_CHARACTERS = 4_000
+TASK_CHARACTERS = 6_000
+"""Characters of the task that every question shows; the rest can be read, as step 0."""
+FRAME_CHARACTERS = 12_000
+"""Room for what we say around the data: headings, fences, prefixes of lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,13 @@ class InvestigationPrompt:
             Message(role="user", content=text.replace(NONCE_SLOT, self._nonce)),
         )
         return Question(messages=messages, schema=schema, address=hashlib.sha256("\0".join(parts).encode()).hexdigest())
+
+
+def max_question_characters(options: InvestigatorOptions) -> int:
+    """The characters of the longest question, but for long titles and names."""
+    texts = (OUTLINE_CHARACTERS, TASK_CHARACTERS, MAX_TRUTH_CHARACTERS, NOTES_CHARACTERS, TURN_CHARACTERS)
+    requests = MAX_REQUESTS * REQUEST_CHARACTERS
+    return len(Frames(options).system) + sum(texts) + requests + MAX_REPLY_CHARACTERS + FRAME_CHARACTERS
 
 
 class Frames:
