@@ -890,9 +890,9 @@ async def test_judges_behind_real_clients(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rubrics": "folder"}, "model.options.rubrics: an investigation does not use it"),
-        ({"batch": "trajectory"}, "model.options.batch: an investigation does not use it"),
-        ({"correction": True}, "model.options.correction: an investigation does not use it"),
+        ({"rubrics": "folder"}, "model: an investigation does not use its option rubrics"),
+        ({"batch": "trajectory"}, "model: an investigation does not use its option batch"),
+        ({"correction": True}, "model: an investigation does not use its option correction"),
     ],
 )
 def test_options_of_single_answers_are_refused(change: dict[str, Any], message: str) -> None:

@@ -34,4 +34,4 @@ class InvestigatorOptions:
         plain = LLMCoachOptions()
         for name in OF_SINGLE_ANSWERS:
             if getattr(chosen, name) != getattr(plain, name):
-                raise ConfigError(f"model.options.{name}: an investigation does not use it; leave it out")
+                raise ConfigError(f"model: an investigation does not use its option {name}; leave it out")
