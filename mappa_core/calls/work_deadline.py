@@ -9,8 +9,9 @@ from contextvars import ContextVar
 
 
 class _Clock:
-    def __init__(self, deadline: asyncio.Timeout) -> None:
+    def __init__(self, deadline: asyncio.Timeout, seconds: float) -> None:
         self._deadline = deadline
+        self._seconds = seconds
         self._waiting = 0
         self._left_s = 0.0
 
@@ -28,6 +29,13 @@ class _Clock:
             elif self._waiting == 0:
                 self._deadline.reschedule(now + self._left_s)
 
+    def restart(self) -> None:
+        """Give the work its whole time again; a deadline that has passed stays so."""
+        self._left_s = self._seconds
+        if not self._waiting:
+            with suppress(RuntimeError):
+                self._deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
 
 _clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
@@ -36,7 +44,7 @@ _clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 async def work_deadline(seconds: float) -> AsyncIterator[None]:
     """Raise TimeoutError after `seconds`, without those in which a call inside the context waited for its turn."""
     async with asyncio.timeout(seconds) as deadline:
-        token = _clock.set(_Clock(deadline))
+        token = _clock.set(_Clock(deadline, seconds))
         try:
             yield
         finally:
@@ -55,3 +63,11 @@ def waiting_for_turn() -> Iterator[None]:
         yield
     finally:
         clock.count_waiting(-1)
+
+
+def restart_deadline() -> None:
+    """Give the work that this is part of, if it has a deadline, its whole time again: for work of several questions to
+    a model, of which each has the time of one."""
+    clock = _clock.get()
+    if clock is not None:
+        clock.restart()

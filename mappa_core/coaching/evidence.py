@@ -123,6 +123,13 @@ def _full_exhibits(
     step: Step, earlier: Sequence[Step], shown_texts: _ShownTexts, prefix: str, of_all: Sequence[str] = ()
 ) -> Iterator[Exhibit]:
     yield from _prompt_exhibits(step, shown_texts, prefix)
+    yield from record_exhibits(step, earlier, prefix, of_all)
+
+
+def record_exhibits(
+    step: Step, earlier: Sequence[Step], prefix: str = "", of_all: Sequence[str] = ()
+) -> Iterator[Exhibit]:
+    """Iterate over what was recorded of `step`, without what it was shown; `of_all` are findings about the team."""
     yield from _reply_exhibits(step, prefix)
     yield from _tool_exhibits(step, prefix)
     yield from _file_exhibits(step, earlier, prefix)

@@ -23,7 +23,7 @@ from mappa_core.config.agent_names import describe_name_fault
 from mappa_core.errors import CallError, CoachError
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request, Transport
-from mappa_core.records import Scene, Usage, Verdict
+from mappa_core.records import Message, Scene, Usage, Verdict
 
 log = structlog.get_logger()
 
@@ -63,6 +63,15 @@ class LLMCoach(Coach):
         self._single_flight: SingleFlight[dict[int, Verdict]] = SingleFlight()
         who = (caller.provider.name, caller.provider.model)
         self._settings_key = json.dumps((*who, options.temperature, options.seed, options.max_tokens, settings))
+
+    @property
+    def settings_key(self) -> str:
+        """The model and all settings that affect its answers, for addresses of a cassette."""
+        return self._settings_key
+
+    @property
+    def options(self) -> LLMCoachOptions:
+        return self._options
 
     async def score(self, scene: Scene) -> Verdict:
         (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._schema_for(scene))
@@ -162,7 +171,7 @@ class LLMCoach(Coach):
             replies.append(await self._call(repair, schema))
         # Among the missing verdicts alone: those on the cassette were paid for when they were recorded.
         paid = [parsed.paid for parsed in replies if parsed.paid is not None]
-        usages = _split_usage(reduce(add, paid) if paid else None, len(missing))
+        usages = split_usage(reduce(add, paid) if paid else None, len(missing))
         verdicts = {}
         for (place, address), usage in zip(missing.items(), usages, strict=True):
             verdict, reply = _choose_verdict(replies, place)
@@ -181,25 +190,31 @@ class LLMCoach(Coach):
 
     async def _call(self, prompt: CoachPrompt, schema: ReplySchema) -> _ParsedReply:
         try:
-            reply = await self._complete(prompt, schema)
+            reply = await self.complete(
+                prompt.messages, schema.json_schema, address=prompt.address, cache_key=prompt.template_hash
+            )
         except CallError as error:
             # A garbled answer was paid, and nobody knows how much.
             paid = Usage(calls=1) if error.kind == "garbled" else None
             return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * schema.count, paid=paid)
         return _ParsedReply(outcomes=self._parse_reply(reply, schema), reply=reply, paid=reply.usage or Usage(calls=1))
 
-    async def _complete(self, prompt: CoachPrompt, schema: ReplySchema) -> Reply:
+    async def complete(
+        self, messages: tuple[Message, ...], schema: Mapping[str, Any], *, address: str, cache_key: str
+    ) -> Reply:
+        """Ask the model, with the coach's options, for a reply that matches `schema`, or for any JSON once its server
+        refuses schemas. `address` and `cache_key` are those of Request. Raises CallError."""
         options = self._options
         request = Request(
-            messages=prompt.messages,
+            messages=messages,
             answer=self._answer,
-            schema=schema.json_schema if self._answer == "schema" else None,
+            schema=schema if self._answer == "schema" else None,
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             seed=options.seed,
-            cache_key=prompt.template_hash,
+            cache_key=cache_key,
             timeout_s=options.limits.timeout_s,
-            address=prompt.address,
+            address=address,
         )
         try:
             return await self._caller.complete(request)
@@ -250,7 +265,7 @@ def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdic
     return verdict, parsed.reply or replies[0].reply
 
 
-def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
+def split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
     """Split `usage` into `count` parts that add up to it: integers as even as possible, the larger parts first."""
     if usage is None or count == 1:
         return (usage,) * count

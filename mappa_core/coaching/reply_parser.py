@@ -51,7 +51,7 @@ class ReplySchema:
             raise BadReply(str(error)) from error
         if self.actions is None:
             return (self._parse_verdict(reply, ()),)
-        _check_object(reply, ("actions",))
+        check_object(reply, ("actions",))
         if not isinstance(reply["actions"], list):
             raise BadReply("`actions` must be a list")
         entries: dict[int, list[Any]] = {number: [] for number in range(1, self.actions + 1)}
@@ -72,7 +72,7 @@ class ReplySchema:
             return BadReply(f"action {number}: {error}")
 
     def _parse_verdict(self, entry: Any, extra_keys: tuple[str, ...]) -> Verdict:
-        _check_object(entry, (*extra_keys, *_keys(self.correction)))
+        check_object(entry, (*extra_keys, *_keys(self.correction)))
         if not isinstance(entry["reasoning"], str) or not entry["reasoning"].strip():
             raise BadReply("`reasoning` must be text that is not empty")
         to_blame = (*self.agents, NOBODY)
@@ -81,7 +81,7 @@ class ReplySchema:
         correction = entry["correction"] if self.correction else None
         if correction is not None and not isinstance(correction, str):
             raise BadReply("`correction` must be text, or null where there is none")
-        score = _score(entry["score"])
+        score = parse_score(entry["score"])
         return Verdict(
             status="abstained" if score is None else "scored",
             score=score,
@@ -100,29 +100,32 @@ def _keys(correction: bool) -> tuple[str, ...]:
 def _schema(agents: tuple[str, ...], correction: bool, several: bool) -> Mapping[str, Any]:
     properties = {
         "reasoning": {"type": "string", "description": "Why, in a few sentences, before the score."},
-        "blame": _or_null(
+        "blame": nullable(
             {"type": "string", "enum": list(dict.fromkeys((*agents, NOBODY)))},
             f"The agent at fault for what is wrong, {NOBODY} where nothing is, null where it cannot be told.",
         ),
-        "score": _or_null({"type": "number"}, f"0 to {MAX_SCORE:g} points; null where the action cannot be judged."),
-        "correction": _or_null({"type": "string"}, "A better action in full where the score is low, else null."),
+        "score": nullable({"type": "number"}, f"0 to {MAX_SCORE:g} points; null where the action cannot be judged."),
+        "correction": nullable({"type": "string"}, "A better action in full where the score is low, else null."),
     }
     judgement = {key: properties[key] for key in _keys(correction)}
     if not several:
-        return _object(judgement)
+        return object_schema(judgement)
     number = {"type": "integer", "description": "Number of the action, from 1; each action once."}
-    return _object({"actions": {"type": "array", "items": _object({"action": number, **judgement})}})
+    return object_schema({"actions": {"type": "array", "items": object_schema({"action": number, **judgement})}})
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the portable schema of an object with these keys, all required, and no others."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+def nullable(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    """Build the portable schema of a value or null."""
     return {"anyOf": [schema, {"type": "null"}], "description": description}
 
 
-def _check_object(value: Any, keys: tuple[str, ...]) -> None:
+def check_object(value: Any, keys: tuple[str, ...]) -> None:
+    """Raise BadReply unless `value` is an object with exactly these keys."""
     if not isinstance(value, dict):
         raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
     missing = [key for key in keys if key not in value]
@@ -132,7 +135,8 @@ def _check_object(value: Any, keys: tuple[str, ...]) -> None:
         raise BadReply(f"there is a key that was not asked for; the keys are {', '.join(keys)}")
 
 
-def _score(value: Any) -> float | None:
+def parse_score(value: Any) -> float | None:
+    """Return the points, or None for null. Raises BadReply for what is no number from 0 to MAX_SCORE."""
     if value is None:
         return None
     # By exact type, as True is an int; NaN, which some parsers accept, is in no interval.

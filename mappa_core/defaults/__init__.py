@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from mappa_core.coaching.investigation.options import InvestigatorOptions
+from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.hookspecs import Offer, hookimpl
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
     yield Offer("file", FileTasks, FileOptions)
     yield Offer("huggingface", HuggingFaceTasks, HuggingFaceOptions)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    yield Offer("investigator", _build_investigator, InvestigatorOptions, composite=True)
 
 
 @hookimpl
@@ -41,6 +48,12 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
     yield Offer("dr_grpo", estimators.DrGrpo, estimators.DrGrpoOptions, siblings=True)
     yield Offer("gae", estimators.Gae, estimators.GaeOptions, values=True)
     yield Offer("gigpo", estimators.Gigpo, estimators.GigpoOptions, siblings=True)
+
+
+def _build_investigator(options: InvestigatorOptions, build: Callable[[Use], Coach]) -> Coach:
+    from mappa_core.coaching.investigation.investigator import build_investigator
+
+    return build_investigator(options, build)
 
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:

@@ -11,6 +11,7 @@ import pytest
 
 from mappa.store import cassette
 from mappa_core import Breach, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.coach import Cassette
 from mappa_core.config import rules
 from mappa_core.config.layers import SettingsNode
@@ -67,6 +68,12 @@ def open_cassette(tmp_path: Path) -> Callable[[str], AbstractContextManager[Cass
             file.close()
 
     return opened
+
+
+@pytest.fixture
+def ledger() -> Callable[[float | None], Ledger]:
+    """Makes a ledger with a cap in US dollars."""
+    return Ledger
 
 
 @pytest.fixture

@@ -38,15 +38,34 @@ RUNS = (
 def judge(request):
     """Answer as a model would that blames who wrote the wrong program."""
     shown = request.body["messages"][1]["content"]
+    if "# The outline" in shown:
+        return completion(json.dumps(_investigate(shown)))
     parts = re.split(r"^# Action (\d+), to judge: (\w+).*$", shown, flags=re.MULTILINE)[1:]
     actions = [
         {"action": int(number), "reasoning": "I computed it.", **_judgement(agent, text)}
         for number, agent, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     ]
-    said = "I cannot say." if NONSENSE in shown else json.dumps({"actions": actions})
+    return completion("I cannot say." if NONSENSE in shown else json.dumps({"actions": actions}))
+
+
+def completion(said):
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 1100}
     choice = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
     return json_answer({"model": "judge-1", "choices": [choice], "usage": usage})
+
+
+def _investigate(shown):
+    """Search for the wrong program, and quote it."""
+    if "# What you asked for" not in shown:
+        search = {"tool": "search", "texts": [WRONG], "first_step": 0, "last_step": None}
+        return {"notes": "", "requests": [search], "answer": None}
+    hit = re.search(rf"^\| step (\d+), line 1: {re.escape(WRONG)}$", shown, re.MULTILINE)
+    steps = []
+    if hit:
+        quotes = [{"step": int(hit[1]), "text": WRONG}]
+        steps = [{"step": int(hit[1]), "reason": "", "quotes": quotes, "score": 1}]
+    answer = {"reason": "I searched.", "blame": "Coder" if hit else None, "category": None, "steps": steps}
+    return {"notes": "", "requests": [], "answer": answer}
 
 
 def _judgement(agent, text):
@@ -76,9 +95,13 @@ def certify(server, tmp_path, capsys):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(one) + "\n" for one in RUNS))
 
-    def command(*words):
-        settings = ["openai.model=judge-1", f"openai.base_url={server.url}", "openai.price={input: 1.0, output: 4.0}"]
-        asked = ["coach", "eval", "--on", "who-and-when", "--data", str(data), "--coach", "openai", *settings]
+    def command(*words, coach="openai"):
+        options = ["model=judge-1", f"base_url={server.url}", "price={input: 1.0, output: 4.0}"]
+        if coach == "openai":
+            settings = [f"openai.{option}" for option in options]
+        else:
+            settings = ["model.use=openai", *(f"model.options.{option}" for option in options)]
+        asked = ["coach", "eval", "--on", "who-and-when", "--data", str(data), "--coach", coach, *settings]
         assert main([*asked, *words, "--quiet"]) == 0
         return capsys.readouterr().out
 
@@ -123,3 +146,21 @@ def test_second_certification_replays_the_cassette_at_no_cost(server, certify, t
     (before,), (after,) = (one["evaluations"][0]["coaches"] for one in (first, second))
     assert before["figures"] == after["figures"]
     assert (after["counts"]["replayed"], len(server.requests)) == (6, 6)  # What failed is asked again.
+
+
+def test_an_investigator_is_certified_by_one_command(server, certify, tmp_path):
+    first, second = (
+        json.loads(certify("--json", "--cassette", str(tmp_path / "said.db"), coach="investigator")) for _ in range(2)
+    )
+    (before,), (after,) = (one["evaluations"][0]["coaches"] for one in (first, second))
+    assert len(server.requests) == 6
+    assert (before["usage"]["calls"], before["usage"]["usd"]) == (6, pytest.approx(6 * 1400 / 1e6))
+    assert (before["counts"]["scored"], before["counts"]["abstained"]) == (2, 6)
+    assert {one["name"]: one["all"] for one in before["published"]} == {
+        "agent accuracy": pytest.approx(1 / 3),
+        "step accuracy": pytest.approx(1 / 3),
+    }
+    assert before["figures"] == after["figures"] and after["usage"] is None
+    printed = certify(coach="investigator")
+    assert "by the published rules" in printed
+    assert "investigator: 6 calls, 6,000 prompt tokens, 600 completion tokens, $0.0084" in printed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console
 from mappa.config.compose import build_options
+from mappa.config.validate import field_hints
 from mappa.config.yaml_io import parse_overrides
 from mappa.rollout.named_coach import NamedCoach
 from mappa.session.runtime import attach_cassette, open_batches
@@ -36,7 +38,8 @@ class CoachChoice:
 
 
 def parse_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence[str]) -> list[CoachChoice]:
-    """Parse the coaches of `--coach` with their options from `NAME.key=value` words.
+    """Parse the coaches of `--coach` with their options from `NAME.key=value` words; those of a single coach may leave
+    out its name.
 
     Raises:
         ConfigError, PluginError: a name occurs twice, an offer or option is unknown, or an option belongs to no coach.
@@ -50,7 +53,7 @@ def parse_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence
         if "." in name:
             raise ConfigError(f"--coach {word}: {name!r} has a dot in it; give it a name: --coach NAME={offer}")
         offers[name] = offer
-    tree = parse_overrides(settings)
+    tree = parse_overrides(_add_name(registry, offers, settings))
     for name in tree.fields:
         if name not in offers:
             raise ConfigError(
@@ -60,6 +63,15 @@ def parse_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence
         CoachChoice(name=name, offer=offer, options=build_options(registry, "coaches", offer, tree, name))
         for name, offer in offers.items()
     ]
+
+
+def _add_name(registry: Registry, offers: Mapping[str, str], settings: Sequence[str]) -> Sequence[str]:
+    """Put the name of a single coach before the words that begin with one of its options."""
+    if len(offers) != 1:
+        return settings
+    ((name, offer),) = offers.items()
+    own = field_hints(registry.offer("coaches", offer).options).keys() - {name}
+    return [f"{name}.{word}" if re.split("[.=]", word)[0] in own else word for word in settings]
 
 
 def recorded_judges(registry: Registry, file: Path) -> list[CoachChoice]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from mappa_core import Coach, Completion, ConfigError, Message, Role, Scene, Step, Task, Use
 from mappa_core.calls.options import Price, charged_price
+from mappa_core.coaching.investigation.options import InvestigatorOptions
+from mappa_core.coaching.investigation.prompt import max_question_characters
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.coaching.token_budget import estimate_tokens
@@ -25,7 +27,7 @@ class CoachProvider:
     """A provider that a coach calls: its name, its model in the recipe, and its price (None: unknown).
 
     `prompt_tokens` bounds one prompt by agent, with our own estimate of tokens; `completion_tokens` bounds a reply.
-    `by_trajectory`: one call judges all actions of a trajectory.
+    `by_trajectory`: one call judges all actions of a trajectory, or up to `max_calls`, whatever their evidence.
     """
 
     name: str
@@ -34,6 +36,7 @@ class CoachProvider:
     prompt_tokens: Mapping[str, float]
     completion_tokens: int
     by_trajectory: bool
+    max_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +87,13 @@ def _is_same_coach(one: CoachUse, other: CoachUse) -> bool:
 async def _coach_providers(
     use: CoachUse, config: RunConfig, registry: Registry, roles: Mapping[str, Role]
 ) -> tuple[CoachProvider, ...] | None:
-    """The providers behind a coach: its transport's, those of all members of a composite coach, or none. Any other
+    """The providers behind a coach: its transport's, those of all parts of a composite coach, or none. Any other
     coach is built to see whether it has providers; if building it requires an API key, they are unknown."""
     if use.use in registry.names("transports"):
         return (await _transport_provider(use, config, roles),)
+    if isinstance(use.options, InvestigatorOptions):
+        model = await _coach_providers(use.options.model, config, registry, roles)
+        return None if model is None else tuple(_investigating(provider, use.options, roles) for provider in model)
     if registry.offer("coaches", use.use).composite:
         members = [await _coach_providers(part, config, registry, roles) for part in _member_uses(use.options)]
         return None if None in members else tuple(one for providers in members for one in providers or ())
@@ -120,6 +126,12 @@ async def _transport_provider(use: CoachUse, config: RunConfig, roles: Mapping[s
         completion_tokens=options.max_tokens,
         by_trajectory=_by_trajectory(options),
     )
+
+
+def _investigating(provider: CoachProvider, options: InvestigatorOptions, roles: Mapping[str, Role]) -> CoachProvider:
+    """The provider behind an investigator: each question is bounded by its characters, as no text has more tokens."""
+    tokens = dict.fromkeys(roles, float(max_question_characters(options)))
+    return replace(provider, prompt_tokens=tokens, by_trajectory=True, max_calls=options.calls)
 
 
 def _by_trajectory(options: LLMCoachOptions) -> bool:

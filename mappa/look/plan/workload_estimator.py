@@ -167,11 +167,8 @@ class WorkloadEstimator:
         for provider in one.asks:
             if provider.by_trajectory or one.phase == "after":
                 largest = max(provider.prompt_tokens[agent] for agent in one.agents)
-                parts.append(
-                    _bound_calls(
-                        provider, multiply_amounts(trajectories, PlannedAmount(len(kinds), at_most=True)), largest
-                    )
-                )
+                calls = PlannedAmount(provider.max_calls or len(kinds), at_most=True)
+                parts.append(_bound_calls(provider, multiply_amounts(trajectories, calls), largest))
             else:
                 parts += [_bound_calls(provider, actions[agent], provider.prompt_tokens[agent]) for agent in one.agents]
         return parts

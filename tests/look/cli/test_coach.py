@@ -63,6 +63,11 @@ def test_a_coach_is_named_by_its_offer_or_by_a_name_of_its_own(doubles):
     assert (high.options.noise, high.options.seed) == (4.0, 3)
 
 
+def test_options_of_a_single_coach_need_no_name(doubles):
+    (low,) = choose(["low=moody"], "noise=0.5", "low.seed=3")
+    assert (low.options.noise, low.options.seed) == (0.5, 3)
+
+
 def test_members_of_an_ensemble_have_options_too(doubles):
     (both,) = choose(["both=ensemble"], "both.members=[{use: strict}, {use: moody, options: {noise: 1}}]")
     assert [member.options.__class__.__name__ for member in both.options.members] == ["StrictOptions", "MoodyOptions"]
@@ -76,7 +81,8 @@ def test_members_of_an_ensemble_have_options_too(doubles):
         (["a.b=strict"], [], ConfigError, "has a dot in it"),
         (["strickt"], [], PluginError, "no coach is called 'strickt'. Did you mean strict?"),
         (["low=moody"], ["lo.noise=1"], ConfigError, "lo: no --coach is named so, and options are NAME.key=value. Did"),
-        (["low=moody"], ["noise=1"], ConfigError, "noise: no --coach is named so"),
+        (["low=moody"], ["noise=much"], ConfigError, "low.noise: 'much' is not a number"),
+        (["low=moody", "strict"], ["noise=1"], ConfigError, "noise: no --coach is named so"),
         (["low=moody"], ["low.nois=1"], ConfigError, "low.nois: not a setting (set by command line). Did you mean low"),
         (["low=moody"], ["low.noise=much"], ConfigError, "low.noise: 'much' is not a number"),
         (["low=moody"], ["low=3"], ConfigError, "low: 3 stands where a section is needed"),

@@ -233,6 +233,14 @@ async def test_all_members_of_an_ensemble_are_asked(registry):
     assert found.iteration.coach_calls == PlannedAmount(256.0, at_most=True)
 
 
+async def test_an_investigator_is_bounded_by_its_calls_of_each_trajectory(registry):
+    options = f"{{model: {{use: clerk, options: {CLERK}}}, calls: 5}}"
+    found = await coached(registry, "coach.use=investigator", f"coach.options={options}")
+    work = found.iteration
+    assert work.coach_calls == PlannedAmount(5 * 32.0, at_most=True)
+    assert 50_000 < work.coach_prompt_tokens.value / work.coach_calls.value < 150_000
+
+
 async def test_an_agent_may_have_another_coach(registry):
     found = await coached(registry, "coach.by_agent={verifier: {use: clerk, options: {model: c-1}}}")
     assert {coach.coach: coach.agents for coach in found.coaches} == {
