@@ -24,12 +24,15 @@ Finish = Literal["stop", "length", "tool", "abort"]  # Why a sampler ended an ac
 Phase = Literal["live", "after", "again"]
 """When a verdict was made: during the rollout, in hindsight, by `mappa judge`."""
 NOBODY = "nobody"
+"""The blame of a verdict that blames no agent: it is known that nothing is wrong."""
 USER = "user"
+"""The blame of a verdict that blames whoever set the task or answers the agents."""
 ENVIRONMENT = "environment"
+"""The blame of a verdict that blames a tool, or a service that one needs."""
 TASK = "task"
+"""The blame of a verdict that blames the task: it cannot be solved, or lacks what nobody could know."""
 BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
-"""Whom a verdict may blame who is no agent. `environment`: a tool, a service; `nobody`: it is known that nothing is
-wrong. Only blame of agents trains."""
+"""Whom a verdict may blame who is no agent; only blame of agents trains."""
 NOT_AGENTS = BLAME_BESIDE_AGENTS | {"none", "null", "tool"}
 """Words of verdicts, which no agent may be called."""
 PEOPLE = "people"  # The labeller of labels that came with a log.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.coaching.categories import CATEGORIES
-from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines, sanitize_name
+from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines, quote_name
 from mappa_core.coaching.investigation.inquiry import (
     MAX_FINDINGS,
     MAX_QUOTES,
@@ -161,5 +161,5 @@ def _fence(lines: str) -> str:
 
 def _outcome(scene: Scene) -> Mapping[str, str] | None:
     return (
-        None if scene.outcome is None else {sanitize_name(name): f"{value:g}" for name, value in scene.outcome.items()}
+        None if scene.outcome is None else {quote_name(name): f"{value:g}" for name, value in scene.outcome.items()}
     )
