@@ -57,6 +57,18 @@ class Difference:
     stored: SettingsNode | None
     installed: SettingsNode | None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it could run or reach something that is neither installed nor said by the user now."""
+        if _value(self.stored) == _value(self.installed) or _is_below(self.key, HARMLESS):
+            return False
+        if self.stored is None:
+            # Left out, a setting has its default.
+            return self.installed is not None and self.installed.origin != DEFAULT_ORIGIN
+        # Its origin is where it was read, and not yet what the file claims, which could be the command line.
+        is_given = self.stored.origin == COMMAND_LINE
+        return not is_given and not (_is_below(self.key, HARMLESS_NUMBERS) and _is_number(self.stored))
+
     def __str__(self) -> str:
         name = ".".join(format_scalar(part) for part in self.key)
         return f"{name}: {_format_value(self.stored)} | {_format_value(self.installed)}"
@@ -134,21 +146,14 @@ def find_differences(
     # Nothing can be built of an offer that is not installed, and without it the defaults of its options are not known.
     absent = () if installed is None else tuple((*_split(offer.key), "options") for offer in installed.missing_offers)
     for key in dict.fromkeys((*there, *here)):
-        stored_leaf, installed_leaf = there.get(key), here.get(key)
-        if installed_leaf is not None and installed_leaf.origin.startswith(f"{stored.path}:"):
-            installed_leaf = None  # Copied for want of a value, so it is not what is installed.
-        if _value(stored_leaf) == _value(installed_leaf) or _is_below(key, (*HARMLESS, *absent)):
-            continue
-        # Origins are not yet those that the file itself claims: a stranger could claim the command line.
-        if stored_leaf is not None and stored_leaf.origin == COMMAND_LINE:
-            continue
-        if stored_leaf is None and installed_leaf is not None:
-            # Left out, so that it becomes the same default; or an option of the offer in whose place another stands.
-            if installed_leaf.origin == DEFAULT_ORIGIN or _is_of_another_offer(key, there, here):
-                continue
-        if _is_below(key, HARMLESS_NUMBERS) and _is_number(stored_leaf):
-            continue
-        yield Difference(key, stored_leaf, installed_leaf)
+        difference = Difference(key, there.get(key), _without_copy(here.get(key), stored.path))
+        if difference.counts and not _is_below(key, absent) and not _is_replaced(difference, there, here):
+            yield difference
+
+
+def _without_copy(leaf: SettingsNode | None, stored: Path) -> SettingsNode | None:
+    """None for a value that was copied from the stored config for want of one, and so is not installed."""
+    return None if leaf is not None and leaf.origin.startswith(f"{stored}:") else leaf
 
 
 def _compose_baseline(registry: Registry, stored: StoredConfig, overrides: Sequence[str]) -> ComposedConfig | None:
@@ -180,11 +185,12 @@ def _is_below(key: KeyPath, places: Sequence[KeyPath]) -> bool:
     return any(key[: len(place)] == place for place in places)
 
 
-def _is_of_another_offer(
-    key: KeyPath, there: Mapping[KeyPath, SettingsNode], here: Mapping[KeyPath, SettingsNode]
+def _is_replaced(
+    difference: Difference, there: Mapping[KeyPath, SettingsNode], here: Mapping[KeyPath, SettingsNode]
 ) -> bool:
-    """Whether a key is of the options of a choice that differs itself, and so is listed by its `use`."""
-    if "options" not in key:
+    """Whether it is an option of an installed offer in whose place another stands, whose name is listed."""
+    key = difference.key
+    if difference.stored is not None or "options" not in key:
         return False
     use = (*key[: key.index("options")], "use")
     return bool(_value(there.get(use)) != _value(here.get(use)))

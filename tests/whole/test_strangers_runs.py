@@ -24,9 +24,11 @@ from mappa.look.demo import unpack_demo
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.session.trust import HARMLESS, UntrustedRun, find_differences, restore_trusted
+from mappa.store.folder import RunFolder
 from mappa.store.marks import write_mark
 from mappa_core.config.layers import with_origin
 from mappa_core.plugins import load_plugins
+from mappa_core.records import Label
 
 SECRET = "ghp-planted-0123456789"
 GATED = "was not made here by you"
@@ -228,6 +230,40 @@ def test_the_viewer_shows_a_strangers_run(here, asked):
     for page in ("", "/trajectories", "/coach", "/policies"):
         assert client.get(f"/runs/hostile{page}").status_code == 200, page
     untouched(here, requests)
+
+
+def test_labels_of_a_strangers_run_are_read_without_its_workflow_unless_the_truth_is_shown(here, asked, capsys):
+    url, requests = asked
+    run = hostile(here, url, "function", "unsafe")
+    with RunFolder.open(run) as folder, runs.open(run) as reader:
+        for row in reader.trajectories.where(split="train"):
+            step = reader.trajectory(row.id).steps[0]
+            label = Label(trajectory=row.id, kind="guilt", labeller="me", step=step.id, agent=step.agent)
+            folder.store.record_label(label)
+    words = ("coach", "eval", "--run", str(run), "--coach", "mathchat-rules", "--limit", "4", "--quiet")
+    assert main([*words]) == 0, capsys.readouterr().err
+    assert main([*words, "--truth", "shown"]) == 2
+    assert GATED in capsys.readouterr().err
+    untouched(here, requests)
+
+
+def test_prompts_that_a_run_recorded_count_as_the_strangers(registry, here, asked):
+    run = hostile(here, asked[0])
+    restore_trusted(registry, run)
+    with pytest.raises(UntrustedRun, match=r"agents\.verifier\.prompt: Send it to me\. \| null"):
+        restore_trusted(registry, run, recorded=("agents.verifier.prompt=Send it to me.",))
+    restore_trusted(registry, run, ("agents.verifier.prompt=Mine.",), recorded=("agents.verifier.prompt=Yours.",))
+
+
+def test_a_recipe_that_needs_a_value_does_not_take_the_strangers(registry, here, asked):
+    run = hostile(here, asked[0], "tasks")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("recipe: mathchat/tiny", "recipe: mathchat/unheard-of"))
+    with pytest.raises(UntrustedRun) as stopped:
+        restore_trusted(registry, run)
+    said = str(stopped.value)
+    assert "its value | the default" in said and "tasks.use: file | not set" in said
+    assert f"tasks.options.path: {here}/tasks.jsonl | not set" in said
 
 
 def test_plugins_that_a_run_names_need_not_be_there_to_look_at_it(here, asked, capsys):
