@@ -360,6 +360,21 @@ def test_a_search_of_a_stranger_does_not_choose_who_proposes(here, asked, capsys
     untouched(here, requests)
 
 
+def test_a_run_without_a_record_of_its_team_is_an_error_that_says_so(tmp_path, capsys):
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="seed: 0\n"):
+        pass
+    assert main(["observe", str(tmp_path / "run")]) == 2
+    assert "has no record of its team" in capsys.readouterr().err
+
+
+def test_only_the_gate_makes_objects_of_a_stored_config():
+    """Who resolves one elsewhere goes round the gate; an import resolves what it has just written."""
+    root = Path(__file__).parents[2]
+    sources = [path for place in ("mappa", "plugins") for path in (root / place).rglob("*.py")]
+    resolving = {str(path.relative_to(root)) for path in sources if ".resolve(registry" in path.read_text("utf-8")}
+    assert resolving == {"mappa/session/trust.py", "mappa/look/importing/import_run.py"}
+
+
 def test_every_command_that_takes_a_run_is_tried_here(here):
     tried = (*BUILDING.values(), *LOOKING.values())
     names = {" ".join(words[:2]) if words[0] in ("runs", "coach") else words[0] for words in tried} | {*ELSEWHERE}
