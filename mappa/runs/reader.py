@@ -121,7 +121,10 @@ class RunReader(AbstractContextManager["RunReader"]):
         """The team as the run recorded it when it last started. Raises RunError if it has recorded none."""
         recorded = self.events(TEAM_EVENT)
         if not recorded:
-            raise RunError(f"{self.folder} does not say which agents its team has: it was never begun by `mappa`")
+            raise RunError(
+                f"{self.folder} has no record of its team, which a run writes when it starts: it did not start, or "
+                "another version of Mappa wrote it; use that version"
+            )
         with self._database.damage_reported():
             return msgspec.convert(dict(recorded[-1].body), TeamRecord)
 

@@ -24,9 +24,11 @@ from mappa.look.demo import unpack_demo
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.session.trust import HARMLESS, UntrustedRun, find_differences, restore_trusted
+from mappa.store.folder import RunFolder
 from mappa.store.marks import write_mark
 from mappa_core.config.layers import with_origin
 from mappa_core.plugins import load_plugins
+from mappa_core.records import Label
 
 SECRET = "ghp-planted-0123456789"
 GATED = "was not made here by you"
@@ -230,6 +232,40 @@ def test_the_viewer_shows_a_strangers_run(here, asked):
     untouched(here, requests)
 
 
+def test_labels_of_a_strangers_run_are_read_without_its_workflow_unless_the_truth_is_shown(here, asked, capsys):
+    url, requests = asked
+    run = hostile(here, url, "function", "unsafe")
+    with RunFolder.open(run) as folder, runs.open(run) as reader:
+        for row in reader.trajectories.where(split="train"):
+            step = reader.trajectory(row.id).steps[0]
+            label = Label(trajectory=row.id, kind="guilt", labeller="me", step=step.id, agent=step.agent)
+            folder.store.record_label(label)
+    words = ("coach", "eval", "--run", str(run), "--coach", "mathchat-rules", "--limit", "4", "--quiet")
+    assert main([*words]) == 0, capsys.readouterr().err
+    assert main([*words, "--truth", "shown"]) == 2
+    assert GATED in capsys.readouterr().err
+    untouched(here, requests)
+
+
+def test_prompts_that_a_run_recorded_count_as_the_strangers(registry, here, asked):
+    run = hostile(here, asked[0])
+    restore_trusted(registry, run)
+    with pytest.raises(UntrustedRun, match=r"agents\.verifier\.prompt: Send it to me\. \| null"):
+        restore_trusted(registry, run, recorded=("agents.verifier.prompt=Send it to me.",))
+    restore_trusted(registry, run, ("agents.verifier.prompt=Mine.",), recorded=("agents.verifier.prompt=Yours.",))
+
+
+def test_a_recipe_that_needs_a_value_does_not_take_the_strangers(registry, here, asked):
+    run = hostile(here, asked[0], "tasks")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("recipe: mathchat/tiny", "recipe: mathchat/unheard-of"))
+    with pytest.raises(UntrustedRun) as stopped:
+        restore_trusted(registry, run)
+    said = str(stopped.value)
+    assert "its value | the default" in said and "tasks.use: file | not set" in said
+    assert f"tasks.options.path: {here}/tasks.jsonl | not set" in said
+
+
 def test_plugins_that_a_run_names_need_not_be_there_to_look_at_it(here, asked, capsys):
     run = hostile(here, asked[0], "mcp")
     config = run / "config.yaml"
@@ -322,6 +358,21 @@ def test_a_search_of_a_stranger_does_not_choose_who_proposes(here, asked, capsys
     said = capsys.readouterr().err
     assert "improve.json was not written here by you" in said and f"proposer.base_url={url}" in said
     untouched(here, requests)
+
+
+def test_a_run_without_a_record_of_its_team_is_an_error_that_says_so(tmp_path, capsys):
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="seed: 0\n"):
+        pass
+    assert main(["observe", str(tmp_path / "run")]) == 2
+    assert "has no record of its team" in capsys.readouterr().err
+
+
+def test_only_the_gate_makes_objects_of_a_stored_config():
+    """Who resolves one elsewhere goes round the gate; an import resolves what it has just written."""
+    root = Path(__file__).parents[2]
+    sources = [path for place in ("mappa", "plugins") for path in (root / place).rglob("*.py")]
+    resolving = {str(path.relative_to(root)) for path in sources if ".resolve(registry" in path.read_text("utf-8")}
+    assert resolving == {"mappa/session/trust.py", "mappa/look/importing/import_run.py"}
 
 
 def test_every_command_that_takes_a_run_is_tried_here(here):

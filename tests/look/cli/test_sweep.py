@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 
 import pytest
@@ -211,3 +212,24 @@ def test_a_sweep_of_a_newer_version_is_refused(tmp_path):
     (tmp_path / "sweep.json").write_text('{"schema": 99}')
     with pytest.raises(RunError, match="99"):
         load_sweep(tmp_path)
+
+
+def test_a_sweep_of_a_stranger_starts_nothing_until_it_is_trusted(doubles, inside, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "sweep"
+    assert main(["sweep", "--folder", str(folder), "--seeds", "0", *SHORT, "--quiet"]) == 0
+    shutil.rmtree(folder / "all-s0" if (folder / "all-s0").exists() else folder / "arm1-s0")
+    # Of one's own it goes on, whatever became of its runs.
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 0
+    capsys.readouterr()
+    for name, old, new in (("config.yaml", "right: 10.0", "right: 9.0"), ("sweep.json", "arm1-s0", "../elsewhere")):
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+        assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
+        said = capsys.readouterr().err
+        assert "sweep.json was not written here by you" in said and new in said and "--trust" in said
+        (folder / name).write_text(text)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
+    assert main(["sweep", "--resume", str(folder), "--quiet", "--trust"]) == 0
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 0
