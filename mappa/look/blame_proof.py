@@ -126,8 +126,8 @@ async def prove_blame(
         if reader.files.is_dir():
             shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
         bench = session.team.bench(folder.files)
-        limits = judging_limits(config)
-        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
+        limits = judging_limits(config, session.team.ledger)
+        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
         if on_start is not None:

@@ -118,7 +118,7 @@ async def judge_run(
         folder.store.flush()
         rows = _select_rows(reader, path, split, iteration, limit)
         ledger = Ledger(config.coach.spend_usd)
-        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench, ledger))
+        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
         if on_providers is not None:
             on_providers(judge.coach.providers)
         if on_start is not None:

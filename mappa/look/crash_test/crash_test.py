@@ -91,8 +91,8 @@ async def run_crash_test(
             )
         )
         bench = session.team.bench(folder.files)
-        limits = judging_limits(config)
-        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
+        limits = judging_limits(config, session.team.ledger)
+        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
         scenes = StoredScenes(workflow=session.workflow, bench=bench, reference_for=config.coach.reference_for)

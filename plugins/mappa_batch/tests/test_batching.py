@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mappa_batch.budget import Budget
 
 from mappa_batch import BatchingTransport, BatchOptions, BatchState, Outcome
-from mappa_batch.budget import Budget
 from mappa_batch.record import RECORD_NAME, BatchRecord
 from mappa_core import ConfigError, Message, RunError, Usage
 from mappa_core.transport import CallError, Reply, Request
