@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
 import logging
 import socket
@@ -35,6 +36,11 @@ NOWHERE = "http://127.0.0.1:9"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 ERROR_BODY = {"error": {"message": f"Not with {PLANTED_KEY}.", "type": "api_error"}}
 
+
+def _compressed(encoding: str, body: bytes) -> WireAnswer:
+    return WireAnswer(headers={"content-type": "application/json", "content-encoding": encoding}, body=body)
+
+
 WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
     "never answers": (WireAnswer(trouble="hang"), "timeout"),
     "drops the connection": (WireAnswer(trouble="drop"), "connection"),
@@ -47,6 +53,12 @@ WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
     "answers with a list": (json_answer([1]), "garbled"),
     "answers with an empty object": (json_answer({}), "garbled"),
     "answers with another shape": (json_answer({"choices": 7, "content": 7, "candidates": 7, "output": 7}), "garbled"),
+    "sends without end": (WireAnswer(body=b'{"so": "far"}' * 5000, trouble="endless"), "garbled"),
+    "sends headers without end": (WireAnswer(trouble="headers"), "garbled"),
+    "sends byte by byte": (WireAnswer(body=b" " * 1000, trouble="drip", pace_s=0.02), "timeout"),
+    "sends a little that becomes much": (_compressed("gzip", gzip.compress(bytes(2**26))), "garbled"),
+    "compresses in another way": (_compressed("zstd", b"("), "garbled"),
+    "fails without end": (WireAnswer(status=503, body=b"no" * 5000, trouble="endless"), "overloaded"),
     "sends elsewhere": (WireAnswer(status=307, headers={"location": f"{NOWHERE}/"}), "request"),
     "does not know the key": (json_answer(ERROR_BODY, 401), "key"),
     "forbids": (json_answer(ERROR_BODY, 403), "key"),
@@ -94,10 +106,11 @@ class TransportContract:
     async def test_every_server_fault_is_a_call_error(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
         """Every failure is a `CallError` of the right kind (`WIRE_TROUBLES`), after one request, without the key. Map
         statuses by `fault_from_status`; neither raise an error of your client nor keep it as `__context__`. Clients
-        retry idempotent methods (GET, PUT) by themselves: use POST."""
+        retry idempotent methods (GET, PUT) by themselves: use POST. Bound the bytes of replies by `bounded_hooks` or
+        `bound_response`, and their time by `_send`."""
         caplog.set_level(logging.DEBUG)
         answer, kind = WIRE_TROUBLES[what]
-        request = replace(self.request, timeout_s=SHORT_S) if answer.trouble == "hang" else self.request
+        request = replace(self.request, timeout_s=SHORT_S) if kind == "timeout" else self.request
         async with WireServer([answer]) as server:
             transport = self.transport(server.url)
             fault = await _ask(transport, request)
