@@ -1,6 +1,5 @@
 """For authors of providers' transports: requests, replies and faults, and what transports have in common."""
 
-from mappa_core.calls.bounded_reply import REPLY_BYTES as REPLY_BYTES
 from mappa_core.calls.bounded_reply import UNCOMPRESSED as UNCOMPRESSED
 from mappa_core.calls.bounded_reply import bound_response as bound_response
 from mappa_core.calls.bounded_reply import bounded_hooks as bounded_hooks

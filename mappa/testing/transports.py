@@ -120,6 +120,13 @@ class TransportContract:
         assert len(server.requests) == 1, "retries are up to the caller"
         assert PLANTED_KEY not in _shown(fault) + repr(transport) + caplog.text
 
+    async def test_a_long_reply_is_read(self) -> None:
+        """A reply of ten megabytes is a reply."""
+        padding = b'{"padding": "' + b"x" * 10_000_000 + b'", '
+        reply, _ = await self._answered(replace(self.answer, body=self.answer.body.replace(b"{", padding, 1)))
+        assert isinstance(reply, Reply)
+        assert len(reply.raw) > 10_000_000
+
     async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
         """A refused connection is a `CallError` of kind `connection`."""
         with socket.create_server(("127.0.0.1", 0)) as taken:

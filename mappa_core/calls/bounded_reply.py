@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     import aiohttp
     import httpx2
 
-REPLY_BYTES = 11 * 2**20
-"""Of one reply: ten times the longest that a model writes. Its text and its JSON take as much again, each."""
+REPLY_BYTES = 21 * 2**19
+"""Of one reply: ten times the longest that a model writes. Its text and what is parsed of it take as much again."""
+WIDE = 4
+"""Bytes of a character in memory where one of a text has a code above U+FFFF: a reply that is not of ASCII alone counts
+so many times, as does one whose JSON has half of such a character (`\\ud83d`)."""
 ERROR_BYTES = 2**20
 UNCOMPRESSED: Mapping[str, str] = {"accept-encoding": "identity"}
 """Headers of a client whose replies are bounded."""
@@ -26,8 +29,8 @@ _max_bytes: ContextVar[int] = ContextVar("max_bytes", default=REPLY_BYTES)
 
 @contextmanager
 def reply_bytes(limit: int) -> Iterator[None]:
-    """Inside the context, replies may have `limit` bytes."""
-    token = _max_bytes.set(limit)
+    """Inside the context, replies may have `limit` bytes, and at least what they may have elsewhere."""
+    token = _max_bytes.set(max(limit, REPLY_BYTES))
     try:
         yield
     finally:
@@ -42,6 +45,7 @@ class ByteCounter:
         self._fault = fault_from_status(status)
         self._limit = _max_bytes.get() if status < 300 else ERROR_BYTES
         self._count = 0
+        self._width = 1
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             raise CallError("garbled", f"the reply (status {status}) is compressed, which was not asked for")
@@ -51,12 +55,17 @@ class ByteCounter:
 
     def add(self, chunk: bytes) -> bytes:
         self._count += len(chunk)
-        if self._count > self._limit:
+        if not chunk.isascii() or b"\\ud" in chunk or b"\\uD" in chunk:
+            self._width = WIDE
+        if self._count * self._width > self._limit:
             raise self._too_large()
         return chunk
 
     def _too_large(self) -> CallError:
-        return CallError(self._fault, f"the reply has more than {self._limit} bytes")
+        return CallError(
+            self._fault,
+            f"the reply has more than {self._limit} bytes (one that is not of ASCII alone, {self._limit // WIDE})",
+        )
 
 
 def bounded_hooks() -> dict[str, list[Any]]:

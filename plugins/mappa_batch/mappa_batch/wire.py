@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from mappa_core.transport import REPLY_BYTES, CallError, CallFault, Reply, Request, Transport
+from mappa_core.transport import CallError, CallFault, Reply, Request, Transport
 
 Outcome = Reply | CallError
 """What became of one call of a batch."""
@@ -55,9 +55,8 @@ class BatchWire(Transport, Protocol):
 
 
 def results_bytes(calls: int) -> int:
-    """Return how many bytes the results of so many calls may have: those of as many long replies, and of at least what
-    a single reply may have."""
-    return max(REPLY_BYTES, RESULT_BYTES * calls)
+    """Return how many bytes the results of so many calls may have."""
+    return RESULT_BYTES * calls
 
 
 def outcome_of(parse: Callable[[], Reply]) -> Outcome:
