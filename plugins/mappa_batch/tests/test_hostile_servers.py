@@ -33,7 +33,7 @@ ANSWERS = {
     "many objects of usage": WireAnswer(body=b'{"usage": [' + b'{"a":1},' * MEGABYTE + b"{}]}"),
     "deep": WireAnswer(body=b"[" * 10 * MEGABYTE),
     "escaped": WireAnswer(body=b'{"error": "\\ud83d\\ude00' + b"x" * 10 * MEGABYTE + b'"}'),
-    "wide": WireAnswer(body='{"error": {"message": "'.encode() + "😀".encode() + b"x" * 10 * MEGABYTE + b'"}}'),
+    "wide": WireAnswer(body=b'{"error": {"message": "' + "😀".encode() + b"x" * 10 * MEGABYTE + b'"}}'),
 }
 
 ASKER = """
