@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 from mappa_batch import BatchingTransport, BatchOptions, BatchState, Outcome
 from mappa_batch.record import RECORD_NAME, BatchRecord
 from mappa_core import ConfigError, Message, RunError, Usage
-from mappa_core.calls.client import ProviderClient
-from mappa_core.calls.options import CallLimits, Price
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.transport import CallError, Reply, Request
 
 HOUR = 3600.0
@@ -332,40 +329,44 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
 # Money
 
 
-async def capped(provider: Provider, folder: Path, cap: float, max_tokens: int, calls: int) -> tuple[list[str], Ledger]:
+async def capped(
+    under_cap: Callable[..., Any], provider: Provider, folder: Path, cap: float, max_tokens: int, calls: int
+) -> tuple[list[str], float]:
     """Make calls under a cap in US dollars, each of 35 tokens at most and `max_tokens` of reply; a thousand tokens cost
-    a dollar."""
-    ledger, transport = Ledger(cap), batching(provider, folder)
-    limits, price = CallLimits(attempts=1), Price(input=1000.0, output=1000.0)
-    client = ProviderClient(transport, name="memory", limits=limits, price=price)
-    with ledger.enforce_cap():
+    a dollar. Return their outcomes, and what they cost."""
+    transport = batching(provider, folder)
+    with under_cap(transport, cap, usd_per_million=1000.0) as client:
         asked = (client.complete(ask(f"{number:03d}", max_tokens=max_tokens)) for number in range(calls))
         texts = list(await asyncio.gather(*map(outcome, asked)))
     await transport.close()
-    return texts, ledger
+    return texts, client.spent()
 
 
-def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Path) -> None:
+def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Path, under_cap: Any) -> None:
     """A call may cost 12.5 cents. Of 1 dollar 8 may go. They really cost 11 cents, 100 tokens and 10, so that 12 cents
     are left, and another one will likely cost 12.3."""
     provider = Provider()
-    texts, ledger = travel(capped(provider, tmp_path, 1.0, 90, 15))
+    texts, usd = travel(capped(under_cap, provider, tmp_path, 1.0, 90, 15))
     assert [len(batch) for batch in provider.batches] == [8]
     assert texts[8:] == ["spend"] * 7
     assert "spend" not in texts[:8]
-    assert ledger.total_usd == pytest.approx(0.88)
+    assert usd == pytest.approx(0.88)
 
 
-def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(travel: Travel, tmp_path: Path) -> None:
+def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
     """A call may cost a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and cost 0.22; of
     2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
     provider = Provider()
-    texts, _ = travel(capped(provider, tmp_path, 3.0, 965, 10))
+    texts, _ = travel(capped(under_cap, provider, tmp_path, 3.0, 965, 10))
     assert "spend" not in texts
     assert [len(batch) for batch in provider.batches] == [3, 2, 2, 2, 1]
 
 
-def test_what_was_held_for_a_batch_that_was_refused_is_free_again(travel: Travel, tmp_path: Path) -> None:
+def test_what_was_held_for_a_batch_that_was_refused_is_free_again(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
     """A call may cost a dollar, which is all there is."""
     provider = Provider()
     submit = provider.submit
@@ -375,10 +376,12 @@ def test_what_was_held_for_a_batch_that_was_refused_is_free_again(travel: Travel
         raise CallError("model", "no such model")
 
     provider.submit = refuse  # type: ignore[method-assign]
-    assert travel(capped(provider, tmp_path, 1.0, 965, 2))[0] == ["model", "001, 1"]
+    assert travel(capped(under_cap, provider, tmp_path, 1.0, 965, 2))[0] == ["model", "001, 1"]
 
 
-def test_a_call_that_an_earlier_process_submitted_needs_no_room_under_the_cap(travel: Travel, tmp_path: Path) -> None:
+def test_a_call_that_an_earlier_process_submitted_needs_no_room_under_the_cap(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
     """It is paid for; the other one is under a cap that has no room for it."""
     provider = Provider()
 
@@ -392,9 +395,9 @@ def test_a_call_that_an_earlier_process_submitted_needs_no_room_under_the_cap(tr
 
     travel(leave())
     provider.submitted_at = [-3 * HOUR]
-    texts, ledger = travel(capped(provider, tmp_path, 0.5, 965, 2))
+    texts, usd = travel(capped(under_cap, provider, tmp_path, 0.5, 965, 2))
     assert texts == ["000, 1", "spend"]
-    assert ledger.total_usd == pytest.approx(0.11)
+    assert usd == pytest.approx(0.11)
 
 
 # Faults

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa.testing.wire_server import WireAnswer, WireServer
+from mappa.testing import WireAnswer, WireServer
 
 JSON = {"content-type": "application/json"}
 MEGABYTE = 2**20

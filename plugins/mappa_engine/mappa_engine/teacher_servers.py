@@ -13,7 +13,15 @@ import structlog
 
 from mappa_core import ConfigError, Message, ToolSpec
 from mappa_core.engine import Completion, EngineLost, Experience, PolicySpec, Sampling
-from mappa_core.transport import CallError, Secret, bounded_hooks, check_base_url, fault_from_status, one_line, retry_after
+from mappa_core.transport import (
+    CallError,
+    Secret,
+    bounded_hooks,
+    check_base_url,
+    fault_from_status,
+    one_line,
+    retry_after,
+)
 from mappa_engine.arrays import Float32, Int32
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappa.testing.wire_server import WireAnswer, WireRequest, WireServer
+from mappa.testing import WireAnswer, WireRequest, WireServer
 from mappa_core import ToolError, ToolLimits
 from mappa_mcp.options import McpOptions
 from mappa_mcp.toolbox import McpToolbox
