@@ -77,7 +77,7 @@ def command(
         echo(judged_json(judged))
     else:
         show_judged(Console(), judged)
-    check_answered([judged.counts])
+    check_answered([judged.counts], composed.config.coach.max_missing)
 
 
 def judged_json(judged: JudgedRun) -> str:
