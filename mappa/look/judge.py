@@ -65,7 +65,8 @@ class JudgedRun:
 
     Its verdicts are those in phase `again` whose id ends in `name`. They replace those of phase `stands_for`, of which
     `corrected` were corrected for bias. `kl_left_out` holds the estimators' KL coefficients that were set to 0, by
-    key. `usd` is None if a price is unknown.
+    key. `usd` is None if a price is unknown; `uncertain_calls` failed, or do not say what they took, and cost
+    `uncertain_usd` at most.
     """
 
     folder: Path
@@ -76,6 +77,8 @@ class JudgedRun:
     kl_left_out: Mapping[str, float]
     counts: VerdictCounts
     usd: float | None
+    uncertain_calls: int
+    uncertain_usd: float
     overall: AdvantageComparison
     by_agent: Mapping[str, AdvantageComparison]
     by_iteration: Mapping[int, AdvantageComparison]
@@ -274,6 +277,8 @@ class _RunJudge:
             kl_left_out=self._credit.kl_left_out,
             counts=count_statuses(self._verdicts),
             usd=self._asking.ledger.total_usd,
+            uncertain_calls=self._asking.ledger.uncertain_calls,
+            uncertain_usd=self._asking.ledger.uncertain_usd,
             overall=compare_advantages(actions),
             by_agent={agent: compare_advantages([one for one in actions if one.agent == agent]) for agent in agents},
             by_iteration={

@@ -144,12 +144,13 @@ class TransportContract:
         assert isinstance(fault, CallError)
         assert len(str(fault)) < 1000
 
-    async def test_a_reply_that_holds_the_key_does_not_show_it(self) -> None:
-        """A reply that quotes the key does not show it. Pass responses through `Secret.scrub`."""
-        echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{PLANTED_KEY}", '.encode(), 1))
+    @pytest.mark.parametrize("shown", [PLANTED_KEY, PLANTED_KEY[::-1], PLANTED_KEY.encode().hex()])
+    async def test_a_reply_that_holds_the_key_does_not_show_it(self, shown: str) -> None:
+        """A reply that quotes the key, or disguises it, does not show it. Pass responses through `Secret.scrub`."""
+        echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{shown}", '.encode(), 1))
         reply, _ = await self._answered(echo)
         assert isinstance(reply, Reply)
-        assert PLANTED_KEY not in repr(reply)
+        assert shown not in repr(reply)
 
     async def test_the_environment_does_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Read only the variables that the options name; disable proxies and settings of the SDK."""
