@@ -98,7 +98,8 @@ def test_a_certificate_reads_well(run, told):
     code, out, err = told(
         "coach", "eval", "--run", run, "--coach", "strict", "--coach", "moody", "--coach", "patchy", "--repeats", 2
     )
-    assert (code, err) == (0, "")
+    # More than a tenth of the verdicts of one of them failed.
+    assert code == 3 and "verdicts failed, more than coach.max_missing=10%" in err
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
     lines = out.splitlines()
     assert lines[0] == "48 actions of 24 trajectories, each judged 2 times; 50.0 % are right (label above 0.5)"
