@@ -128,12 +128,14 @@ class TransportContract:
         assert len(reply.raw) > 10_000_000
 
     async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
-        """A refused connection is a `CallError` of kind `connection`."""
+        """A refused connection is a `CallError` of kind `connection`, which costs nothing. Raise from what your client
+        raised, or pass calls through `_send`."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             _, port = taken.getsockname()
         fault = await _ask(self.transport(f"http://127.0.0.1:{port}"), self.request)
         assert isinstance(fault, CallError)
         assert fault.kind == "connection"
+        assert fault.free, "a call that was not sent would count as spent under a cap"
         assert PLANTED_KEY not in _shown(fault)
 
     @pytest.mark.parametrize("status", [200, 400, 502])

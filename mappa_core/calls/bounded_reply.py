@@ -120,7 +120,12 @@ class _CountedContent:
 
 def bound_fault(error: BaseException) -> CallError | None:
     """Return the fault that a bound raised, if `error` is one or was raised from one."""
+    return next((cause for cause in causes(error) if isinstance(cause, CallError)), None)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was raised from, the outermost first."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, CallError):
+    while cause is not None:
+        yield cause
         cause = cause.__cause__
-    return cause

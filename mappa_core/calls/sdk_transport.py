@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from mappa_core.calls.bounded_reply import bound_fault
+from mappa_core.calls.bounded_reply import bound_fault, causes
 from mappa_core.calls.errors import ErrorParser, one_line, retry_after
 from mappa_core.calls.secret import Secret
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message
+
+UNSENT = (ConnectionRefusedError, socket.gaierror)
+"""Why there was no connection on which anything could be sent: nobody listens there, or the name leads nowhere."""
 
 ClientT = TypeVar("ClientT")
 
@@ -110,6 +114,7 @@ class SdkTransport(ABC, Generic[ClientT]):
             fault = bound_fault(error) or self._fault(error)
             if fault is None:
                 raise
+            fault.free |= any(isinstance(cause, UNSENT) for cause in causes(error))
         # Raised outside of the except block: the client's error holds the request's headers and must not be chained.
         raise fault
 
