@@ -6,6 +6,7 @@ from mappa.look.cli.coach_choices import open_coaches as open_coaches
 from mappa.look.cli.coach_choices import parse_coaches as parse_coaches
 from mappa.look.cli.coach_choices import recorded_judges as recorded_judges
 from mappa.look.cli.verdict_tables import VerdictBar as VerdictBar
+from mappa.look.cli.verdict_tables import check_answered as check_answered
 from mappa.look.cli.verdict_tables import make_table as make_table
 from mappa.look.cli.verdict_tables import verdict_bar as verdict_bar
 from mappa.look.coach_eval.batch_judge import JudgingLimits as JudgingLimits
@@ -20,4 +21,6 @@ from mappa.look.coach_eval.labelled_runs import Benchmark as Benchmark
 from mappa.look.coach_eval.labelled_runs import LabelledRun as LabelledRun
 from mappa.look.coach_eval.labelled_runs import read_benchmark as read_benchmark
 from mappa.look.coach_eval.labelled_runs import read_labelled_runs as read_labelled_runs
+from mappa.look.coach_eval.metrics import VerdictCounts as VerdictCounts
+from mappa.look.coach_eval.metrics import count_statuses as count_statuses
 from mappa.look.output_files import check_writable as check_writable

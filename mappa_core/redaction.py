@@ -6,6 +6,7 @@ import os
 import re
 import traceback
 import unicodedata
+from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import groupby
@@ -19,15 +20,54 @@ _UNSEEN_KINDS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _UNSEEN_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 MAX_MARKS = 2  # On one letter; more of them would be drawn over other lines.
 _KEY_NAME = re.compile("(^|_)((API)?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)(_|$)", re.IGNORECASE)
+MIN_LENGTH, MIN_DISGUISED_LENGTH = 8, 16
+_URL_SAFE = str.maketrans("+/", "-_")
+_ESCAPED_SPACE = re.compile(r"\\[nrt]")
+"""White space in JSON."""
+_SPACE = r"(?:\s|\\[nrt])*+"
 _masks: dict[str, str] = {}
 
 
 def keep_secret(name: str, value: str) -> None:
     """Mask `value` as `[name]` from now on, unless it has fewer than eight characters: a placeholder such as `none`."""
-    if len(value) >= 8:
-        # Also as it stands in a URL, and as Python quotes it in a message.
-        forms = (value, quote(value, safe=""), repr(value)[1:-1])
-        _masks.update(dict.fromkeys(forms, f"[{name}]"))
+    if len(value) >= MIN_LENGTH:
+        _masks.update(dict.fromkeys(_encodings(value), f"[{name}]"))
+
+
+def _encodings(value: str) -> tuple[str, ...]:
+    """Return `value` and what a server may make of it: as it stands in a URL, as Python quotes it in a message,
+    backwards, in base64 (wherever in a longer text it stood), and in hex."""
+    raw = value.encode()
+    found = [value, quote(value, safe=""), repr(value)[1:-1], value[::-1], raw.hex(), raw.hex().upper()]
+    for before in range(3):
+        # Only characters that are of the value's own bits: those at its ends depend on what stands beside it.
+        first, end = -(-8 * before // 6), 8 * (before + len(raw)) // 6
+        encoded = b64encode(bytes(before) + raw).decode()[first:end]
+        found += [encoded, encoded.translate(_URL_SAFE)]
+    return tuple(dict.fromkeys(found))
+
+
+class SecretForms:
+    """Masks one secret in what a server sends that knows it, which may disguise it: also in another case, and with
+    white space in it. These need a key of sixteen characters, or they would mask words of a placeholder."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self._mask = f"[{name}]"
+        self._forms = _encodings(value) if len(value) >= MIN_LENGTH else (value,)
+        # Searched for without white space and in lower case; where one is found, by an expression that allows both.
+        self._squeezed = [form.lower() for form in self._forms] if len(value) >= MIN_DISGUISED_LENGTH else []
+
+    def mask(self, text: str) -> str:
+        """Return `text` with the secret masked."""
+        for form in self._forms:
+            text = text.replace(form, self._mask)
+        if self._squeezed:
+            squeezed = "".join(_ESCAPED_SPACE.sub("", text).split()).lower()
+            for form in self._squeezed:
+                if form in squeezed:
+                    spaced = _SPACE.join(map(re.escape, form))
+                    text = re.sub(spaced, lambda _: self._mask, text, flags=re.IGNORECASE)
+        return text
 
 
 def keep_environment() -> None:
@@ -37,7 +77,7 @@ def keep_environment() -> None:
 
 
 def redact(text: str) -> str:
-    """Return `text` with every known key masked, also where it is percent-encoded or quoted."""
+    """Return `text` with every known key masked, also as `_encodings` lists."""
     # A copy: a tracker's thread may keep a secret meanwhile.
     for form, mask in tuple(_masks.items()):
         text = text.replace(form, mask)

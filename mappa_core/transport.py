@@ -1,5 +1,9 @@
 """For authors of providers' transports: requests, replies and faults, and what transports have in common."""
 
+from mappa_core.calls.bounded_reply import UNCOMPRESSED as UNCOMPRESSED
+from mappa_core.calls.bounded_reply import bound_response as bound_response
+from mappa_core.calls.bounded_reply import bounded_hooks as bounded_hooks
+from mappa_core.calls.bounded_reply import reply_bytes as reply_bytes
 from mappa_core.calls.client import BatchTransport as BatchTransport
 from mappa_core.calls.errors import ErrorBody as ErrorBody
 from mappa_core.calls.errors import ErrorParser as ErrorParser

@@ -3,7 +3,7 @@
 0  done
 1  a bug: the traceback is shown
 2  the input is wrong: one message says what, where and what to do
-3  a guard stopped the run, after a checkpoint
+3  a guard stopped the run, after a checkpoint; or too many verdicts of a judgement failed
 130, 143  stopped by SIGINT, SIGTERM
 """
 

@@ -128,8 +128,8 @@ async def prove_blame(
             shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
         record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
-        limits = judging_limits(config)
-        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
+        limits = judging_limits(config, session.team.ledger)
+        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
         if on_start is not None:

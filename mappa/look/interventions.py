@@ -100,12 +100,12 @@ class TrajectoryJudge:
         return await judge_actions(self._judge, shown, self._limits, review=together, finalize=lambda verdict: verdict)
 
 
-def judging_limits(config: RunConfig) -> JudgingLimits:
-    """The limits of a config's coach."""
+def judging_limits(config: RunConfig, ledger: Ledger) -> JudgingLimits:
+    """The limits of a config's coach; `ledger` is that of the policies, too."""
     return JudgingLimits(
         concurrency=config.sampling.concurrency,
         timeout_s=config.coach.timeout_s,
-        ledger=Ledger(config.coach.spend_usd),
+        ledger=ledger,
     )
 
 

@@ -66,7 +66,8 @@ class JudgedRun:
 
     Its verdicts are those in phase `again` whose id ends in `name`. They replace those of phase `stands_for`, of which
     `corrected` were corrected for bias. `kl_left_out` holds the estimators' KL coefficients that were set to 0, by
-    key. `usd` is None if a price is unknown. Verdicts blame somebody in `blaming` of the judged `rollouts`.
+    key. `usd` is None if a price is unknown; `uncertain_calls` failed, or do not say what they took, and cost
+    `uncertain_usd` at most. Verdicts blame somebody in `blaming` of the judged `rollouts`.
     """
 
     folder: Path
@@ -79,6 +80,8 @@ class JudgedRun:
     rollouts: int
     blaming: int
     usd: float | None
+    uncertain_calls: int
+    uncertain_usd: float
     overall: AdvantageComparison
     by_agent: Mapping[str, AdvantageComparison]
     by_iteration: Mapping[int, AdvantageComparison]
@@ -121,7 +124,7 @@ async def judge_run(
         folder.store.flush()
         rows = _select_rows(reader, path, split, iteration, limit)
         ledger = Ledger(config.coach.spend_usd)
-        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench, ledger))
+        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
         if on_providers is not None:
             on_providers(judge.coach.providers)
         if on_start is not None:
@@ -279,6 +282,8 @@ class _RunJudge:
             rollouts=len({_rollout(one) for one in self._verdicts}),
             blaming=len({_rollout(one) for one in self._verdicts if one.blame not in (None, NOBODY)}),
             usd=self._asking.ledger.total_usd,
+            uncertain_calls=self._asking.ledger.uncertain_calls,
+            uncertain_usd=self._asking.ledger.uncertain_usd,
             overall=compare_advantages(actions),
             by_agent={agent: compare_advantages([one for one in actions if one.agent == agent]) for agent in agents},
             by_iteration={

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.calls.spend_ledger import Ledger, no_cap
 from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.codec import check_record
 from mappa_core.errors import MappaError, Terminated
@@ -21,6 +22,27 @@ class NamedCoach:
 
     name: str
     coach: Coach
+
+    @asynccontextmanager
+    async def _under_cap(self, ledger: Ledger) -> AsyncIterator[Callable[[Sequence[Verdict]], None]]:
+        """Hold the coach to the cap of `ledger`, and yield what counts the cost of its verdicts. Raises CallError if
+        the cap is reached."""
+        providers = self.coach.providers
+        if providers and all(provider.reserves for provider in providers):
+            with ledger.enforce_cap():
+                yield lambda verdicts: None
+            return
+        # Only its verdicts say what its calls cost. Those that reserve by themselves are among them, so that they
+        # would be counted twice, and wait for money that is held for them.
+        reservation = await ledger.reserve(self.name)
+        try:
+            with no_cap():
+                # What was replayed was paid for when it was recorded.
+                yield lambda verdicts: reservation.settle(
+                    *(verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed)
+                )
+        finally:
+            reservation.release()
 
     async def judge(
         self,
@@ -39,14 +61,15 @@ class NamedCoach:
         given: Sequence[Verdict] | None
         # In this function, which a message about the coach's code leaves out: it begins with the coach's own lines.
         try:
-            with ledger.enforce_cap():
+            async with self._under_cap(ledger) as settle:
                 async with work_deadline(timeout_s):
                     shown = scenes if show is None else [await show(scene) for scene in scenes]
                     if review:
                         given = await self.coach.review(shown)
                     else:
                         given = [await self.coach.score(scene) for scene in shown]
-            verdicts = [check_record(Verdict, verdict, "the coach") for verdict in given or ()]
+                verdicts = [check_record(Verdict, verdict, "the coach") for verdict in given or ()]
+                settle(verdicts)
             if len(verdicts) != len(scenes):
                 raise TypeError(f"the coach gave {len(verdicts)} verdicts on {len(scenes)} actions")
         except TimeoutError:
@@ -55,10 +78,6 @@ class NamedCoach:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary of coaches
             verdicts = [Verdict.failed(describe_error(error, MappaError, OSError))] * len(scenes)
-        for verdict in verdicts:
-            # What was replayed was paid for when it was recorded.
-            if not verdict.replayed:
-                ledger.add(verdict.usage)
         # Of the request, also where it judged several actions.
         seconds = time.perf_counter() - started
         return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from random import Random
@@ -188,9 +187,8 @@ class LiveStage:
         prompt = self._team.render(policy, request, request.messages)
         seed = self._team.seed_of(self._job.seed_name(position), position)
         sampling = replace(self._team.sampling[request.agent], seed=seed)
-        with self._team.ledger.enforce_cap() if policy in self._team.api_policies else nullcontext():
+        with self._team.ledger.enforce_cap():
             completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
-        self._team.ledger.add(completion.usage)
         # A policy behind an API has no tokens, and an evaluation learns nothing.
         if completion.tokens is not None and self._job.split == "train":
             _check_sampling(sampling, completion)

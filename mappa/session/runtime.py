@@ -13,7 +13,6 @@ from mappa.store.folder import RunFolder
 from mappa.store.team_record import TeamRecord
 from mappa.store.writer import PROMPT_EVENT, Store
 from mappa_core.calls.api_policy import ApiPolicy
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
 
@@ -42,13 +41,13 @@ def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: P
         cassette.close()
 
 
-def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, folder: Path, ledger: Ledger) -> None:
-    """Make coaches and policies record their batches in the folder of the cassette, used or not, under the cap of
-    `ledger`. Raises RunError if the record is in use by another process or cannot be written."""
+def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, folder: Path) -> None:
+    """Make coaches and policies record their batches in the folder of the cassette, used or not. Raises RunError if the
+    record is in use by another process or cannot be written."""
     # Beside the cassette: runs that share verdicts also share the batches that were paid for them.
     record_folder = folder if chosen.path is None else Path(chosen.path).parent
     for user in users:
-        user.open_batches(record_folder, lambda: ledger.left_usd)
+        user.open_batches(record_folder)
 
 
 @contextmanager
@@ -57,7 +56,7 @@ def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
     record of batches for them and for policies behind an API. Raises RunError as `attach_cassette`."""
     team, chosen = session.team, session.config.coach.cassette
     bench = team.bench(folder.files)
-    open_batches((*session.coaches, *team.api_policies.values()), chosen, folder.path, team.ledger)
+    open_batches((*session.coaches, *team.api_policies.values()), chosen, folder.path)
     for coach in session.coaches:
         coach.set_bench(bench)
     with attach_cassette(session.coaches, chosen, folder.path):

@@ -12,7 +12,6 @@ from mappa.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa.session.builder import check_prices
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa.session.toolset import build_tools
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
@@ -85,11 +84,8 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
 
 
 @asynccontextmanager
-async def open_coach(
-    config: RunConfig, registry: Registry, folder: Path, bench: Bench, ledger: Ledger
-) -> AsyncIterator[NamedCoach]:
+async def open_coach(config: RunConfig, registry: Registry, folder: Path, bench: Bench) -> AsyncIterator[NamedCoach]:
     """Build the coach that the section `coach` names, for a run in `folder`, on the cassette that it names.
-    `ledger` counts what its verdicts cost.
 
     Raises ConfigError or PluginError if it cannot be built, or its price is unknown and `coach.spend_usd` set, and
     RunError as `attach_cassette`.
@@ -98,7 +94,7 @@ async def open_coach(
     try:
         check_prices(config, coach.providers)
         coach.set_bench(bench)
-        open_batches([coach], config.coach.cassette, folder, ledger)
+        open_batches([coach], config.coach.cassette, folder)
         with attach_cassette([coach], config.coach.cassette, folder):
             yield NamedCoach(name=config.coach.use, coach=coach)
     finally:

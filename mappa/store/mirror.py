@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 _PAUSES_S = (1.0, 5.0, 20.0)
 """Seconds before each retry."""
+SMALL_FILE_BYTES = 2**20
 
 
 class Mirror:
@@ -80,7 +81,8 @@ class Mirror:
     def read(self, name: str) -> bytes | None:
         """Read a small file; None if there is none."""
         try:
-            return bytes(self._retry(self._files.cat_file, self._path(name)))
+            # As many bytes as small files have, whatever lies there.
+            return bytes(self._retry(self._files.cat_file, self._path(name), 0, SMALL_FILE_BYTES))
         except FileNotFoundError:
             return None
 

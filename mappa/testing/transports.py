@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
 import logging
 import socket
@@ -35,6 +36,11 @@ NOWHERE = "http://127.0.0.1:9"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 ERROR_BODY = {"error": {"message": f"Not with {PLANTED_KEY}.", "type": "api_error"}}
 
+
+def _compressed(encoding: str, body: bytes) -> WireAnswer:
+    return WireAnswer(headers={"content-type": "application/json", "content-encoding": encoding}, body=body)
+
+
 WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
     "never answers": (WireAnswer(trouble="hang"), "timeout"),
     "drops the connection": (WireAnswer(trouble="drop"), "connection"),
@@ -47,6 +53,12 @@ WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
     "answers with a list": (json_answer([1]), "garbled"),
     "answers with an empty object": (json_answer({}), "garbled"),
     "answers with another shape": (json_answer({"choices": 7, "content": 7, "candidates": 7, "output": 7}), "garbled"),
+    "sends without end": (WireAnswer(body=b'{"so": "far"}' * 5000, trouble="endless"), "garbled"),
+    "sends headers without end": (WireAnswer(trouble="headers"), "garbled"),
+    "sends byte by byte": (WireAnswer(body=b" " * 1000, trouble="drip", pace_s=0.02), "timeout"),
+    "sends a little that becomes much": (_compressed("gzip", gzip.compress(bytes(2**26))), "garbled"),
+    "compresses in another way": (_compressed("zstd", b"("), "garbled"),
+    "fails without end": (WireAnswer(status=503, body=b"no" * 5000, trouble="endless"), "overloaded"),
     "sends elsewhere": (WireAnswer(status=307, headers={"location": f"{NOWHERE}/"}), "request"),
     "does not know the key": (json_answer(ERROR_BODY, 401), "key"),
     "forbids": (json_answer(ERROR_BODY, 403), "key"),
@@ -94,10 +106,11 @@ class TransportContract:
     async def test_every_server_fault_is_a_call_error(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
         """Every failure is a `CallError` of the right kind (`WIRE_TROUBLES`), after one request, without the key. Map
         statuses by `fault_from_status`; neither raise an error of your client nor keep it as `__context__`. Clients
-        retry idempotent methods (GET, PUT) by themselves: use POST."""
+        retry idempotent methods (GET, PUT) by themselves: use POST. Bound the bytes of replies by `bounded_hooks` or
+        `bound_response`, and their time by `_send`."""
         caplog.set_level(logging.DEBUG)
         answer, kind = WIRE_TROUBLES[what]
-        request = replace(self.request, timeout_s=SHORT_S) if answer.trouble == "hang" else self.request
+        request = replace(self.request, timeout_s=SHORT_S) if kind == "timeout" else self.request
         async with WireServer([answer]) as server:
             transport = self.transport(server.url)
             fault = await _ask(transport, request)
@@ -107,13 +120,22 @@ class TransportContract:
         assert len(server.requests) == 1, "retries are up to the caller"
         assert PLANTED_KEY not in _shown(fault) + repr(transport) + caplog.text
 
+    async def test_a_long_reply_is_read(self) -> None:
+        """A reply of ten megabytes is a reply."""
+        padding = b'{"padding": "' + b"x" * 10_000_000 + b'", '
+        reply, _ = await self._answered(replace(self.answer, body=self.answer.body.replace(b"{", padding, 1)))
+        assert isinstance(reply, Reply)
+        assert len(reply.raw) > 10_000_000
+
     async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
-        """A refused connection is a `CallError` of kind `connection`."""
+        """A refused connection is a `CallError` of kind `connection`, which costs nothing. Raise from what your client
+        raised, or pass calls through `_send`."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             _, port = taken.getsockname()
         fault = await _ask(self.transport(f"http://127.0.0.1:{port}"), self.request)
         assert isinstance(fault, CallError)
         assert fault.kind == "connection"
+        assert fault.free, "a call that was not sent would count as spent under a cap"
         assert PLANTED_KEY not in _shown(fault)
 
     @pytest.mark.parametrize("status", [200, 400, 502])
@@ -124,12 +146,13 @@ class TransportContract:
         assert isinstance(fault, CallError)
         assert len(str(fault)) < 1000
 
-    async def test_a_reply_that_holds_the_key_does_not_show_it(self) -> None:
-        """A reply that quotes the key does not show it. Pass responses through `Secret.scrub`."""
-        echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{PLANTED_KEY}", '.encode(), 1))
+    @pytest.mark.parametrize("shown", [PLANTED_KEY, PLANTED_KEY[::-1], PLANTED_KEY.encode().hex()])
+    async def test_a_reply_that_holds_the_key_does_not_show_it(self, shown: str) -> None:
+        """A reply that quotes the key, or disguises it, does not show it. Pass responses through `Secret.scrub`."""
+        echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{shown}", '.encode(), 1))
         reply, _ = await self._answered(echo)
         assert isinstance(reply, Reply)
-        assert PLANTED_KEY not in repr(reply)
+        assert shown not in repr(reply)
 
     async def test_the_environment_does_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Read only the variables that the options name; disable proxies and settings of the SDK."""

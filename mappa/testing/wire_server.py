@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-WireTrouble = Literal["hang", "drop", "cut", "drip", "noise"]
+WireTrouble = Literal["hang", "drop", "cut", "drip", "endless", "headers", "noise"]
 """Misbehaviour: `hang` never answers; `drop` closes the connection; `cut` announces the whole body, sends half and
-closes; `drip` sends one byte every `pace_s` seconds; `noise` answers with bytes that are no HTTP."""
+closes; `drip` sends one byte every `pace_s` seconds; `endless` sends the body again and again, and `headers` headers,
+until the client hangs up; `noise` answers with bytes that are no HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +103,26 @@ class WireServer:
             await self._closing.wait()
         elif answer.trouble == "noise" and connection is not None:
             connection.write(b"\x00\x01 this is no HTTP \xff\r\n\r\n")
+        elif answer.trouble == "headers" and connection is not None:
+            await self._send_without_end(connection, b"HTTP/1.1 200 OK\r\n", b"x-more: and more\r\n" * 1000)
+        elif answer.trouble == "endless" and connection is not None:
+            head = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+            start = f"HTTP/1.1 {answer.status} OK\r\ntransfer-encoding: chunked\r\n{head}\r\n"
+            chunk = b"%x\r\n%s\r\n" % (len(answer.body), answer.body)
+            await self._send_without_end(connection, start.encode(), chunk)
         elif answer.trouble in ("cut", "drip"):
             await self._send_slowly(request, answer)
         if connection is not None:
             connection.close()
         return web.Response()
+
+    async def _send_without_end(self, connection: asyncio.Transport, start: bytes, more: bytes) -> None:
+        connection.write(start)
+        while not connection.is_closing() and not self._closing.is_set():
+            # Only as fast as it is read, as the buffer is this process's memory.
+            if connection.get_write_buffer_size() < 2**20:
+                connection.write(more)
+            await asyncio.sleep(0)
 
     async def _send_slowly(self, request: web.Request, answer: WireAnswer) -> None:
         length = len(answer.body)

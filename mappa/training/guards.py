@@ -23,8 +23,13 @@ def guard_spending(ledger: Ledger) -> None:
     try:
         ledger.check()
     except CallError as reached:
-        known = "" if ledger.total_usd is None else f" (${ledger.total_usd:.2f} are spent)"
+        known = "" if ledger.total_usd is None else f" (${ledger.total_usd:.2f} are spent{_describe_uncertain(ledger)})"
         raise GuardStop(f"{reached}{known}. Nothing is lost: resume the run with a higher cap.") from reached
+
+
+def _describe_uncertain(ledger: Ledger) -> str:
+    calls = ledger.uncertain_calls
+    return f", and at most ${ledger.uncertain_usd:.2f} by {calls:,} calls of unknown bill" if calls else ""
 
 
 def max_new_checkpoints(config: RunConfig, start: int, *, existing: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -34,8 +34,8 @@ class ApiPolicy:
     def provider(self) -> Provider:
         return self._caller.provider
 
-    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
-        self._caller.open_batches(folder, left_usd)
+    def open_batches(self, folder: Path) -> None:
+        self._caller.open_batches(folder)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
         """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and

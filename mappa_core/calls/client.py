@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
 from mappa_core.calls.options import CallLimits, Price, charged_price, merge_options
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
-from mappa_core.calls.spend_ledger import check_cap
+from mappa_core.calls.spend_ledger import CostBound, Reservation, reserve_cost
 from mappa_core.calls.work_deadline import waiting_for_turn
 from mappa_core.errors import CallError, CallFault
 from mappa_core.hookspecs import Offer
@@ -32,6 +34,12 @@ BACKOFF_FACTOR = 4.0
 """Growth of the maximum wait per attempt: an outage of seconds is survived."""
 CHARACTERS_PER_TOKEN = 4.0
 """For the estimate of a prompt's tokens, which the reply's usage corrects."""
+LIKELY_BYTES_PER_TOKEN = 3.0
+"""Fewer than texts have. No tokenizer in use gives more than one token a byte, which is the upper bound."""
+TOKENS_PER_MESSAGE = 32
+"""At most, for the marks that a chat template puts around a message, and what comes with a schema."""
+FREE_FAULTS: frozenset[CallFault] = frozenset(get_args(CallFault)) - {"server", "timeout", "connection", "garbled"}
+"""Faults of calls that the provider refused, and does not bill. Whether it bills others is not known."""
 
 
 @runtime_checkable
@@ -39,11 +47,11 @@ class BatchTransport(Transport, Protocol):
     """Transport that gathers concurrent calls into batches, for which it waits minutes to a day. Single calls have no
     deadline, and no limits but `attempts`."""
 
-    def open_batches(
-        self, folder: Path, left_usd: Callable[[], float | None], cost: Callable[[Usage], float | None] | None
-    ) -> None:
-        """Record batches in `folder`, and keep the cap that `left_usd` is left of; `cost` is in US dollars. Called
-        before the first call, and by every user of the transport."""
+    def open_batches(self, folder: Path) -> None:
+        """Record batches in `folder`. Called before the first call, and by every user of the transport."""
+
+    def is_submitted(self, request: Request) -> bool:
+        """Whether `complete` would take the reply from a batch that an earlier process submitted."""
 
 
 class ProviderClient:
@@ -80,11 +88,12 @@ class ProviderClient:
             host=transport.host,
             priced=self._price is not None,
             batched=isinstance(transport, BatchTransport),
+            reserves=True,
         )
 
-    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+    def open_batches(self, folder: Path) -> None:
         if isinstance(self._transport, BatchTransport):
-            self._transport.open_batches(folder, left_usd, None if self._price is None else self._price.cost)
+            self._transport.open_batches(folder)
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply to `request`, with the number of calls and the price in its `usage`; the tokens are those of
@@ -116,12 +125,12 @@ class ProviderClient:
 
     async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
         """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
+        bound = self._cost_bound(request)
         if isinstance(self._transport, BatchTransport):
-            try:
-                with waiting_for_turn():
-                    return await self._transport.complete(request)
-            except CallError as fault:
-                return fault
+            with waiting_for_turn():
+                is_sent = self._transport.is_submitted(request)
+                reservation = await reserve_cost(self._payer, bound, is_sent=is_sent, in_batch=True)
+                return await self._settled(reservation, self._transport.complete(request))
         # Before the call waits for a slot: thousands of calls should not queue for a provider that is down. `_send`
         # checks again, after the wait.
         self._breaker.check(_now())
@@ -129,12 +138,16 @@ class ProviderClient:
         with waiting_for_turn():
             await self._concurrency.acquire()
         try:
-            with waiting_for_turn():
-                await self._rate_limiter.acquire(estimate)
-                await self._wait_while_paused()
-            # As late as possible: calls that were sent during the wait have spent, too.
-            check_cap()
-            return await self._send(request, tries, estimate)
+            reservation = await reserve_cost(self._payer, bound)
+            try:
+                with waiting_for_turn():
+                    await self._rate_limiter.acquire(estimate)
+                    await self._wait_while_paused()
+                self._breaker.begin_call(_now())
+            except BaseException:
+                reservation.release()
+                raise
+            return await self._send(request, tries, estimate, reservation)
         finally:
             self._concurrency.release()
 
@@ -155,23 +168,55 @@ class ProviderClient:
                 )
             await asyncio.sleep(wait_s)
 
-    async def _send(self, request: Request, tries: int, estimate: float) -> Reply | CallError:
-        self._breaker.begin_call(_now())
+    async def _send(self, request: Request, tries: int, estimate: float, reservation: Reservation) -> Reply | CallError:
         # Read before the call: an overload that is reported while the call is under way has lowered the limit for this
         # one, too.
         generation = self._concurrency.generation
-        try:
-            timeout_s = min(request.timeout_s, self._limits.timeout_s)
-            reply = await _with_deadline(timeout_s, self._transport.complete(request))
-        except CallError as fault:
-            self._record_fault(fault, tries, generation)
-            return fault
+        timeout_s = min(request.timeout_s, self._limits.timeout_s)
+        answer = await self._settled(reservation, _with_deadline(timeout_s, self._transport.complete(request)))
+        if isinstance(answer, CallError):
+            self._record_fault(answer, tries, generation)
+            return answer
         self._breaker.record_success()
         self._concurrency.record_success()
-        usage = reply.usage
+        usage = answer.usage
         if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
             self._rate_limiter.correct_estimate(estimate, usage.prompt_tokens + usage.completion_tokens)
-        return reply
+        return answer
+
+    async def _settled(self, reservation: Reservation, call: Awaitable[Reply]) -> Reply | CallError:
+        """Return the reply of `call` or its fault, with its reservation settled."""
+        try:
+            reply = await call
+            reservation.settle(self._with_cost(reply.usage, 1))
+            return reply
+        except CallError as fault:
+            if fault.free or fault.kind in FREE_FAULTS:
+                reservation.release()
+            return fault
+        finally:
+            # What is still reserved: the call failed or was cancelled, and may have been billed.
+            reservation.settle_unknown()
+
+    @property
+    def _payer(self) -> str:
+        return f"{self._name}/{self._transport.model}"
+
+    def _cost_bound(self, request: Request) -> CostBound | None:
+        """What a call of `request` can cost; None if its price is unknown."""
+        if self._price is None:
+            return None
+        # An unpaired surrogate, which has no UTF-8, is the transport's to refuse.
+        texts = [message.content for message in request.messages]
+        if request.schema is not None:
+            texts.append(json.dumps(request.schema, ensure_ascii=False))
+        size = sum(len(text.encode(errors="replace")) for text in texts)
+        marks = TOKENS_PER_MESSAGE * len(texts)
+        most, likely = (
+            self._price.highest(prompt_tokens=math.ceil(tokens) + marks, completion_tokens=request.max_tokens)
+            for tokens in (size, size / LIKELY_BYTES_PER_TOKEN)
+        )
+        return CostBound(most=most, likely=likely)
 
     def _record_fault(self, fault: CallError, tries: int, generation: int) -> None:
         if fault.kind in THROTTLING:

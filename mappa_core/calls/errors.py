@@ -20,6 +20,10 @@ _FAULT_BY_STATUS: Mapping[int, CallFault] = {
 }  # fmt: skip
 
 
+MAX_READ_CHARACTERS = 2**16
+"""Of a text that becomes one line."""
+
+
 def fault_from_status(status: int) -> CallFault:
     """Return the fault of an HTTP status; the body may be more specific. A status below 300 is no error: `garbled`."""
     if status in _FAULT_BY_STATUS:
@@ -64,8 +68,10 @@ def _date(text: str | None) -> datetime | None:
 
 def one_line(text: str, limit: int = 500) -> str:
     """Return `text` as one line of at most `limit` characters, for error messages; see `Secret.hide` for keys."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    # A stranger's text may have millions of words.
+    line = " ".join(text[:MAX_READ_CHARACTERS].split())
+    is_whole = len(line) <= limit and len(text) <= MAX_READ_CHARACTERS
+    return line if is_whole else f"{line[: limit - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

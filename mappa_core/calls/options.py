@@ -30,6 +30,11 @@ class Price:
         # `prompt_tokens` include the cached ones.
         return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
 
+    def highest(self, *, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the price in US dollars of that many tokens at most, with none or all of the prompt cached."""
+        prompt_price = max(self.input, self.cached or 0.0)
+        return (prompt_tokens * prompt_price + completion_tokens * self.output) / 1_000_000
+
     def scale(self, share: float) -> Price:
         cached = None if self.cached is None else self.cached * share
         return replace(self, input=self.input * share, output=self.output * share, cached=cached)

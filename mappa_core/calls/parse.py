@@ -7,11 +7,14 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import DecodeError, json
 
+from mappa_core.calls.bounded_reply import ERROR_BYTES, REPLY_BYTES
 from mappa_core.calls.errors import ErrorParser, one_line
 from mappa_core.errors import CallError
 from mappa_core.records import Usage
 
 Shape = TypeVar("Shape")
+MAX_CONTAINERS, MAX_COMMAS = 150_000, 400_000
+"""In the JSON of one reply, the text of the model included."""
 StopReason = Literal["end", "length", "blocked"]  # Why a reply ended.
 
 
@@ -19,14 +22,26 @@ def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None
     """Decode the JSON in `body` as `shape`, a msgspec Struct that requires as little as possible. Raises CallError
     `garbled` for anything else; with `parse_error`, also the error in a field `error` of `shape`, for providers that
     send errors with status 200."""
+    _check_size(body)
     try:
         answer = json.decode(body, type=shape)
     except DecodeError as error:
         raise CallError("garbled", f"{error}, in the answer {one_line(body)!r}") from None
     if parse_error is not None and getattr(answer, "error", None) is not None:
+        if len(body) > ERROR_BYTES:
+            raise CallError("garbled", f"an error of {len(body)} characters")
         fault, message = parse_error(None, body)
         raise CallError(fault, one_line(message))
     return answer
+
+
+def _check_size(body: str) -> None:
+    """Raise CallError if what is parsed of `body` would be many times its size: an empty list takes two bytes in JSON
+    and sixty in memory. Results of a batch, which are larger than a reply, may hold as many more values."""
+    share = max(1.0, len(body) / REPLY_BYTES)
+    containers, commas = body.count("{") + body.count("["), body.count(",")
+    if containers > share * MAX_CONTAINERS or commas > share * MAX_COMMAS:
+        raise CallError("garbled", f"an answer of {containers} objects and lists, and {commas} commas")
 
 
 def map_stop_reason(reason: str | None, known: Mapping[str, StopReason]) -> StopReason:

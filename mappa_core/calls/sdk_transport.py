@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from mappa_core.calls.bounded_reply import bound_fault, causes
 from mappa_core.calls.errors import ErrorParser, one_line, retry_after
 from mappa_core.calls.secret import Secret
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message
+
+UNSENT = (ConnectionRefusedError, socket.gaierror)
+"""Why there was no connection on which anything could be sent: nobody listens there, or the name leads nowhere."""
 
 ClientT = TypeVar("ClientT")
 
@@ -93,20 +98,23 @@ class SdkTransport(ABC, Generic[ClientT]):
 
     @abstractmethod
     def _fault(self, error: Exception) -> CallError | None:
-        """Return the fault of an exception of the client; None: a bug, which is raised as it is."""
+        """Return the fault of an exception of the client, or of TimeoutError; None: a bug, which is raised as it is."""
 
     @property
     def _secret(self) -> Secret | None:
         """The secret to mask: the key, unless a subclass sends something else."""
         return self._key
 
-    async def _send(self, call: Awaitable[Any]) -> Any:
+    async def _send(self, call: Awaitable[Any], seconds: float) -> Any:
+        """Await `call` for so many seconds, the whole reply included: the timeout of a client may be of each read."""
         try:
-            return await call
+            async with asyncio.timeout(seconds):
+                return await call
         except Exception as error:
-            fault = self._fault(error)
+            fault = bound_fault(error) or self._fault(error)
             if fault is None:
                 raise
+            fault.free |= any(isinstance(cause, UNSENT) for cause in causes(error))
         # Raised outside of the except block: the client's error holds the request's headers and must not be chained.
         raise fault
 

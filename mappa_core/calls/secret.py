@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 from typing import NoReturn
-from urllib.parse import quote
 
 from mappa_core.calls.errors import one_line
 from mappa_core.errors import ConfigError
-from mappa_core.redaction import keep_secret
+from mappa_core.redaction import SecretForms, keep_secret
 
 
 class Secret:
     """The value of an API key. It prints as its name, cannot be pickled or copied, and is read by `reveal` only."""
 
-    __slots__ = ("_name", "_value")
+    __slots__ = ("_forms", "_name", "_value")
 
     def __init__(self, value: str, name: str) -> None:
         if not value:
@@ -24,6 +23,7 @@ class Secret:
         keep_secret(name, value)
         self._value = value
         self._name = name
+        self._forms = SecretForms(name, value)
 
     @classmethod
     def from_env(cls, variable: str, owner: str) -> Secret:
@@ -44,17 +44,13 @@ class Secret:
         return self._value
 
     def hide(self, text: str, limit: int = 500) -> str:
-        """Return `text` as one line of at most `limit` characters with the value masked, also where it is
-        percent-encoded (as in a URL), for error messages."""
-        forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
-        # Masked before the line is cut, which could leave the beginning of a key. By a function, as a name in a string
-        # of replacement could hold a backslash.
-        masked = re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE)
-        return one_line(masked, limit)
+        """Return `text` as one line of at most `limit` characters with the value masked, for error messages."""
+        # Masked before the line is cut, which could leave the beginning of a key.
+        return one_line(self._forms.mask(text), limit)
 
     def scrub(self, text: str) -> str:
         """Return `text` with the value masked and otherwise unchanged, for answers, which are parsed and stored."""
-        return text.replace(self._value, f"[{self._name}]")
+        return self._forms.mask(text)
 
     def __repr__(self) -> str:
         return f"Secret({self._name})"

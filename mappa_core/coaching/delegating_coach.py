@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ class DelegatingCoach(Coach):
         for coach in self._coaches.values():
             coach.use_cassette(cassette)
 
-    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+    def open_batches(self, folder: Path) -> None:
         for coach in self._coaches.values():
-            coach.open_batches(folder, left_usd)
+            coach.open_batches(folder)
 
     def set_bench(self, bench: Bench) -> None:
         for coach in self._coaches.values():

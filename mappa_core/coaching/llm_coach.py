@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from operator import add
@@ -100,8 +100,8 @@ class LLMCoach(Coach):
     def use_cassette(self, cassette: Cassette) -> None:
         self._cassette = cassette
 
-    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
-        self._caller.open_batches(folder, left_usd)
+    def open_batches(self, folder: Path) -> None:
+        self._caller.open_batches(folder)
 
     async def close(self) -> None:
         await self._caller.close()

@@ -133,7 +133,8 @@ class CoachSection:
     reference_for: list[str] = field(default_factory=list)
     """Agents whose coach is shown the ground truth. Agents themselves never see it."""
     max_missing: float = 0.1
-    """Share of an iteration's actions without a verdict above which the run stops with a checkpoint."""
+    """Share of an iteration's actions without a verdict above which the run stops with a checkpoint; of failed verdicts
+    above which `judge` and `observe` are exit code 3."""
     reward: dict[str, float] = field(default_factory=lambda: {"live": 1.0})
     """Weight of each phase's verdicts in the reward."""
     timeout_s: float = 300.0
@@ -142,7 +143,8 @@ class CoachSection:
     hindsight: Use | None = None
     """Coach that judges all actions once the outcome is known: the phase `after` in `reward`."""
     spend_usd: float | None = None
-    """Maximum total cost of coaches and `api` policies, at which the run stops with a checkpoint. None: no limit."""
+    """Maximum total cost of coaches and `api` policies in US dollars, reserved before each call; at it the run stops
+    with a checkpoint. None: no limit."""
     cassette: CassetteSection = field(default_factory=CassetteSection)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -45,8 +45,8 @@ class Coach(ABC):
     def use_cassette(self, cassette: Cassette) -> None:
         """Look up verdicts in `cassette` before calling a provider, and store new ones. Called once, at the start."""
 
-    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
-        """Record batches of calls in `folder`; they cost at most `left_usd` (None: no cap). Called at the start."""
+    def open_batches(self, folder: Path) -> None:
+        """Record batches of calls in `folder`. Called at the start."""
 
     def set_bench(self, bench: Bench) -> None:
         """Set the `bench` that runs the coach's programs. Called once, at the start."""
@@ -69,13 +69,16 @@ class Coach(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """External LLM provider: offer (`gemini`), model, host, and whether its price is known and its calls `batched`."""
+    """External LLM provider: offer (`gemini`), model, host, and whether its price is known and its calls `batched`.
+    `reserves`: each call reserves its cost under the cap, as those of `ProviderClient` do; others are counted by the
+    usage of the verdict that they served."""
 
     name: str
     model: str
     host: str
     priced: bool
     batched: bool = False
+    reserves: bool = False
 
 
 class Cassette(Protocol):

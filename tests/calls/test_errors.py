@@ -3,8 +3,11 @@
 import copy
 import json
 import pickle
+import re
 import traceback
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from typing import get_args
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -188,8 +191,54 @@ def test_a_line_is_bounded_and_without_breaks(text, limit):
 
 
 def test_only_the_key_is_removed_from_an_answer(secret):
-    text = "x" * 999 + f'\n  "{KEY}", {KEY.lower()}\n'
-    assert secret.scrub(text) == "x" * 999 + f'\n  "[GEMINI_API_KEY]", {KEY.lower()}\n'
+    text = "x" * 999 + f'\n  "{KEY}", {KEY[:-4]}\n'
+    assert secret.scrub(text) == "x" * 999 + f'\n  "[GEMINI_API_KEY]", {KEY[:-4]}\n'
+
+
+DISGUISES = {
+    "as it is": lambda key: key,
+    "backwards": lambda key: key[::-1],
+    "lower case": str.lower,
+    "upper case": str.upper,
+    "swapped case, backwards": lambda key: key[::-1].swapcase(),
+    "hex": lambda key: key.encode().hex(),
+    "HEX": lambda key: key.encode().hex().upper(),
+    "in a URL": lambda key: quote(key, safe=""),
+    "in a url": lambda key: quote(key, safe="").lower(),
+    "spaced": " ".join,
+    "in lines": lambda key: "\n".join(key[start : start + 5] for start in range(0, len(key), 5)),
+    "in lines of JSON": lambda key: json.dumps("\n".join(key)),
+    "base64": lambda key: b64encode(key.encode()).decode(),
+    "base64 in lines": lambda key: encodebytes(key.encode() * 3).decode(),
+    "base64 after one": lambda key: b64encode(b"x" + key.encode() + b"yz").decode(),
+    "base64 after two": lambda key: b64encode(b"xx" + key.encode() + b"yz").decode(),
+    "base64 after three": lambda key: b64encode(b"xxx" + key.encode() + b"yz").decode(),
+    "base64 for URLs": lambda key: urlsafe_b64encode(b"?" + key.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_disguised_key_is_masked(secret, disguise):
+    shown = DISGUISES[disguise](KEY)
+    for masked in (secret.scrub(f'{{"echo": "{shown}"}}'), secret.hide(f"401: {shown} is wrong")):
+        assert "[GEMINI_API_KEY]" in masked
+        # What is left is what stands beside it, or a character whose bits are not only the key's.
+        left = re.sub(r"\[GEMINI_API_KEY\]", "", masked)
+        assert len(left.strip()) <= len('{"echo": ""}') + 14
+
+
+def test_words_like_a_short_key_are_not_masked():
+    secret = Secret("changeme", "PLACEHOLDER")
+    kept = "Change me. CHANGEME, change\nme: these are words."
+    assert secret.scrub(kept) == kept
+    assert secret.scrub("emegnahc changeme") == "[PLACEHOLDER] [PLACEHOLDER]"
+
+
+def test_masking_a_long_answer_takes_no_power_of_its_length(secret):
+    """Every beginning of the key, but never the whole: a search that tries again at each of them does not end."""
+    text = (" ".join(KEY[:-1]) + " ") * 20_000
+    assert secret.scrub(text) == text
+    assert secret.scrub(text + KEY).endswith("[GEMINI_API_KEY]")
 
 
 def test_a_secret_has_a_value():

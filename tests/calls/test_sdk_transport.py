@@ -44,14 +44,14 @@ async def raising(error: Exception) -> None:
 async def test_client_error_becomes_a_fault_without_cause_and_without_the_key() -> None:
     transport = Small(Secret(KEY, "JUDGE_KEY"))
     with pytest.raises(CallError, match=r"^connection: not with \[JUDGE_KEY\]$") as caught:
-        await transport._send(raising(Refused(f"not with {KEY}")))
+        await transport._send(raising(Refused(f"not with {KEY}")), 1.0)
     assert caught.value.__context__ is caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("error", [CallError("garbled", "as it was"), ZeroDivisionError("a bug")])
 async def test_any_other_error_is_raised_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
-        await Small()._send(raising(error))
+        await Small()._send(raising(error), 1.0)
     assert caught.value is error
 
 

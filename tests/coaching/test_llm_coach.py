@@ -726,7 +726,8 @@ async def test_core_makes_a_coach_of_every_transport() -> None:
     registry = registry_with(build)
     options = registry.offer("coaches", "scripted").options(model="model-9", batch="trajectory", price=Price(1.0, 2.0))
     coach = registry.build("coaches", "scripted", options)
-    assert coach.providers == (Provider(name="scripted", model="model-9", host="nowhere.test", priced=True),)
+    provider = Provider(name="scripted", model="model-9", host="nowhere.test", priced=True, reserves=True)
+    assert coach.providers == (provider,)
     assert coach.by_trajectory
     assert [verdict.score for verdict in await coach.review([scene()])] == [None]
     await coach.close()

@@ -157,7 +157,7 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
     assert counts.by_agent["doubler"].usage.prompt_tokens == 400
     assert counts.by_coach["dear"].verdicts == 8
     assert counts.total.usage.cached_tokens is None and "coach/cached_tokens" not in report.metrics()
-    dear = {"name": "dear", "model": "d-1", "host": "dear.example", "priced": True, "batched": False}
+    dear = {"name": "dear", "model": "d-1", "host": "dear.example", "priced": True, "batched": False, "reserves": False}
     assert said.body["providers"] == [dear]
 
 

@@ -20,7 +20,6 @@ from mappa.config.yaml_io import parse_overrides
 from mappa.rollout.named_coach import NamedCoach
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa_core import Coach, ConfigError
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import CoachSection
 from mappa_core.plugins import Registry, did_you_mean
 
@@ -138,7 +137,7 @@ async def open_coaches(
             files.enter_context(attach_cassette([one[number].coach for one in judges], section, cassette.parent))
         coaches = dict.fromkeys(judge.coach for one in judges for judge in one)
         folder = Path.cwd() if cassette is None else cassette.parent
-        open_batches(coaches, CoachSection().cassette, folder, Ledger(None))
+        open_batches(coaches, CoachSection().cassette, folder)
         asked = [provider for one in judges for provider in one[0].coach.providers]
         announce_providers(errors, list(dict.fromkeys(asked)))
         yield judges

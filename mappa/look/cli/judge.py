@@ -79,7 +79,7 @@ def command(
         echo(judged_json(judged))
     else:
         show_judged(Console(), judged)
-    check_answered([judged.counts])
+    check_answered([judged.counts], composed.config.coach.max_missing)
 
 
 def judged_json(judged: JudgedRun) -> str:
@@ -122,6 +122,8 @@ def show_judged(console: Console, judged: JudgedRun) -> None:
 def _show_verdicts(console: Console, judged: JudgedRun) -> None:
     counts = judged.counts
     cost = "; their cost is unknown" if judged.usd is None else f" for ${judged.usd:.4f}" if judged.usd else ""
+    if judged.uncertain_calls:
+        cost += f", and at most ${judged.uncertain_usd:.4f} by {judged.uncertain_calls:,} calls of unknown bill"
     replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
     console.print(
         f"{clean_name(judged.coach)}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, "

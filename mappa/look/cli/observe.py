@@ -18,12 +18,16 @@ from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count, format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa.cli.tables import columns_table
+from mappa.look.cli.verdict_tables import check_answered
 from mappa_core import ConfigError, Split
 from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
+    from mappa.config.compose import ComposedConfig
+    from mappa.look.coach_eval.metrics import VerdictCounts
     from mappa.look.handoffs import Handoff
     from mappa.look.observe import AgentDiagnosis, Diagnosis
+    from mappa_core import Registry
     from mappa_core.records import Interval, Label
 
 MAX_FILE_REASONS = 3
@@ -58,13 +62,32 @@ def command(
     if run is None:
         if split is not None or iteration is not None:
             raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
-        diagnosis = _observe_recipe(arguments, examples, quiet=quiet or as_json)
+        registry = load_registry()
+        composed = arguments.compose(registry, "eval.coach=true")
+        diagnosis = _observe_recipe(registry, composed, examples, quiet=quiet or as_json)
     else:
+        composed = None
         diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
     if as_json:
         echo(diagnosis_json(diagnosis))
     else:
         show_diagnosis(Console(), diagnosis)
+    if composed is not None:
+        check_answered([_counts(diagnosis)], composed.config.coach.max_missing)
+
+
+def _counts(diagnosis: Diagnosis) -> VerdictCounts:
+    from mappa.look.coach_eval.metrics import VerdictCounts
+
+    total = diagnosis.coach.total
+    return VerdictCounts(
+        verdicts=total.verdicts,
+        scored=total.scored,
+        abstained=total.abstained,
+        failed=total.failed,
+        replayed=total.replayed,
+        reasons=diagnosis.coach.reasons,
+    )
 
 
 def _observe_run(
@@ -77,12 +100,10 @@ def _observe_run(
     return observe_run(folder, split=split, iteration=iteration, examples=examples)
 
 
-def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:
+def _observe_recipe(registry: Registry, composed: ComposedConfig, examples: int, *, quiet: bool) -> Diagnosis:
     from mappa.cli.progress import rollout_bar
     from mappa.look.observe import observe
 
-    registry = load_registry()
-    composed = arguments.compose(registry, "eval.coach=true")
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet) as progress:
         return asyncio.run(

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mappa.cli.console import Console, escape
 from mappa_core import GuardStop
+from mappa_core.config.schema import CoachSection
 from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
@@ -73,12 +74,17 @@ def show_reasons(console: Console, counts: VerdictCounts) -> None:
         console.print(f"{rest:7,} x {len(reasons) - MAX_SHOWN_REASONS} other reasons", highlight=False)
 
 
-def check_answered(judged: Sequence[VerdictCounts]) -> None:
-    """Raise GuardStop if coaches were asked, and every verdict failed."""
-    verdicts, failed = (sum(getattr(counts, name) for counts in judged) for name in ("verdicts", "failed"))
-    if verdicts and failed == verdicts:
-        reasons = sum((Counter(counts.reasons) for counts in judged), Counter[str]())
-        (reason, times), *_ = reasons.most_common(1)
-        raise GuardStop(
-            f"all {verdicts:,} verdicts failed, {times:,} of them by this: {reason.removeprefix('failed: ')}"
-        )
+def check_answered(judged: Sequence[VerdictCounts], max_missing: float = CoachSection.max_missing) -> None:
+    """Raise GuardStop if all verdicts of a coach failed, or a larger share than `max_missing`: what the others say is
+    that of a sample which nobody chose."""
+    for counts in judged:
+        if not counts.failed or (counts.failed < counts.verdicts and counts.failed <= max_missing * counts.verdicts):
+            continue
+        if counts.failed == counts.verdicts:
+            what = f"all {counts.verdicts:,} verdicts failed"
+        else:
+            limit = f"coach.max_missing={max_missing:.0%}"
+            what = f"{counts.failed:,} of {counts.verdicts:,} verdicts failed, more than {limit}"
+        failures = {why: times for why, times in counts.reasons.items() if why.startswith("failed: ")}
+        (reason, times), *_ = Counter(failures).most_common(1)
+        raise GuardStop(f"{what}, {times:,} of them by this: {reason.removeprefix('failed: ')}")

@@ -93,8 +93,8 @@ async def run_crash_test(
         )
         record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
-        limits = judging_limits(config)
-        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
+        limits = judging_limits(config, session.team.ledger)
+        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
         scenes = StoredScenes.of(session.workflow, bench, config)

@@ -160,6 +160,4 @@ def _fence(lines: str) -> str:
 
 
 def _outcome(scene: Scene) -> Mapping[str, str] | None:
-    return (
-        None if scene.outcome is None else {quote_name(name): f"{value:g}" for name, value in scene.outcome.items()}
-    )
+    return None if scene.outcome is None else {quote_name(name): f"{value:g}" for name, value in scene.outcome.items()}

@@ -7,3 +7,4 @@ from mappa_batch.wire import BatchState as BatchState
 from mappa_batch.wire import BatchWire as BatchWire
 from mappa_batch.wire import Outcome as Outcome
 from mappa_batch.wire import outcome_of as outcome_of
+from mappa_batch.wire import results_bytes as results_bytes

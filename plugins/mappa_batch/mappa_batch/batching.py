@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -15,11 +14,10 @@ from typing import Any, TypeVar
 
 import structlog
 
-from mappa_batch.budget import Budget
 from mappa_batch.options import BatchOptions
 from mappa_batch.record import BatchRecord, Place, RecordedBatch
 from mappa_batch.wire import BatchState, BatchWire, Outcome
-from mappa_core import Message, Usage
+from mappa_core import Message
 from mappa_core.transport import BatchTransport, CallError, CallFault, Reply, Request
 
 log = structlog.get_logger()
@@ -30,8 +28,6 @@ TRANSIENT: frozenset[CallFault] = frozenset({"rate_limit", "overloaded", "server
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0
 LONGEST_GATHERING = 20
 """Calls that keep coming are submitted after so many times `quiet_s`."""
-BYTES_PER_TOKEN = 3.0
-"""Fewer than texts have, so that a prompt is not estimated to cost less than it will."""
 REPORTED_SHARE = 0.1
 """A batch whose status stays the same is reported again once this share of its calls has been answered."""
 
@@ -58,7 +54,6 @@ class BatchingTransport(BatchTransport):
         self._name = name
         self._settings = settings
         self._opened: BatchRecord | None = None
-        self._cost: Callable[[Usage], float | None] | None = None
         self._gathered: deque[_Call] = deque()
         self._first_at = 0.0  # when the oldest gathered call came, by the event loop's clock
         self._timer: asyncio.TimerHandle | None = None
@@ -74,15 +69,15 @@ class BatchingTransport(BatchTransport):
     def host(self) -> str:
         return self._wire.host
 
-    def open_batches(
-        self, folder: Path, left_usd: Callable[[], float | None], cost: Callable[[Usage], float | None] | None
-    ) -> None:
+    def open_batches(self, folder: Path) -> None:
         if self._opened is None:
-            self._cost = cost
-            self._opened = BatchRecord.open(folder, Budget(left_usd))
+            self._opened = BatchRecord.open(folder)
+
+    def is_submitted(self, request: Request) -> bool:
+        return self._record.find(self._question(request)) is not None
 
     async def complete(self, request: Request) -> Reply:
-        call = _Call(request, self._question(request), self._highest_usd(request), asyncio.Future())
+        call = _Call(request, self._question(request), asyncio.Future())
         place = self._record.claim(call.question)
         if place is None:
             self._gather(call)
@@ -125,16 +120,6 @@ class BatchingTransport(BatchTransport):
             del asked[name]
         return hashlib.sha256(json.dumps([self._settings, asked], sort_keys=True).encode()).hexdigest()
 
-    def _highest_usd(self, request: Request) -> float:
-        """Return what a call can cost; 0 if its price is unknown, with which no cap goes."""
-        prompt = sum(len(message.content.encode(errors="replace")) for message in request.messages) / BYTES_PER_TOKEN
-        usage = Usage(calls=1, prompt_tokens=math.ceil(prompt), completion_tokens=request.max_tokens, cached_tokens=0)
-        return self._cost_of(usage)
-
-    def _cost_of(self, usage: Usage | None) -> float:
-        usd = None if usage is None or self._cost is None else self._cost(usage)
-        return 0.0 if usd is None else usd
-
     # Gathering
 
     def _gather(self, call: _Call) -> None:
@@ -158,7 +143,7 @@ class BatchingTransport(BatchTransport):
             self._timer = None
 
     def _submit_gathered(self) -> None:
-        """Put the gathered calls in batches, as far as the cap allows: the rest waits for what those really cost."""
+        """Put the gathered calls in batches."""
         self._stop_timer()
         while calls := self._next_calls():
             try:
@@ -168,11 +153,6 @@ class BatchingTransport(BatchTransport):
                 continue
             self._waiting.update({(batch.id, number): call for number, call in enumerate(calls)})
             self._attend(batch.id, calls)
-        if self._gathered and self._record.budget.calls:
-            log.info("batch.waits_for_cap", provider=self._name, calls=len(self._gathered))
-            self._start_timer()
-        elif self._gathered:
-            self._refuse_gathered()
 
     def _next_calls(self) -> list[_Call]:
         calls: list[_Call] = []
@@ -180,23 +160,11 @@ class BatchingTransport(BatchTransport):
         while self._gathered and len(calls) < most:
             call = self._gathered[0]
             left -= len(json.dumps(asdict(call.request)))
-            # A call that is larger than a batch goes alone, for the provider to refuse. Reserved last, so that a call
-            # that has to wait for the next batch holds nothing yet.
-            if (calls and left < 0) or not self._record.budget.reserve(call.highest_usd):
+            # A call that is larger than a batch goes alone, for the provider to refuse.
+            if calls and left < 0:
                 break
             calls.append(self._gathered.popleft())
         return calls
-
-    def _refuse_gathered(self) -> None:
-        """Fail calls that the cap has no room for while nothing is under way that could leave some."""
-        free = max(0.0, self._record.budget.free)
-        why = (
-            f"coach.spend_usd leaves ${free:.4f}, and one call in a batch can cost ${{:.4f}}: raise it, or lower the "
-            "coach's max_tokens"
-        )
-        while self._gathered:
-            call = self._gathered.popleft()
-            _fail([call], CallError("spend", why.format(call.highest_usd)))
 
     def _drop(self, call: _Call) -> None:
         """Forget a caller that went away. A batch goes on: it is paid for, and its reply is kept for the next asker."""
@@ -207,13 +175,11 @@ class BatchingTransport(BatchTransport):
             if other is call:
                 del self._waiting[place]
                 self._record.give_up(place)
-                self._record.budget.release(call.highest_usd)
 
     # Batches under way
 
     def _take_up(self, place: Place, call: _Call) -> None:
         """Wait for the reply to a call that an earlier process made."""
-        self._record.budget.hold(call.highest_usd)
         self._waiting[place] = call
         batch, number = place
         if number in self._unasked.get(batch, {}):
@@ -258,8 +224,7 @@ class BatchingTransport(BatchTransport):
                 return None
             attempted = True
             name = await self._wire.submit(batch.token, requests)
-            most = None if self._cost is None else round(sum(call.highest_usd for call in calls), 4)
-            log.info("batch.submitted", provider=self._name, batch=name, calls=batch.calls, usd_at_most=most)
+            log.info("batch.submitted", provider=self._name, batch=name, calls=batch.calls)
             return name
 
         return submit
@@ -276,7 +241,7 @@ class BatchingTransport(BatchTransport):
         return {
             number: results[call_id]
             if call_id in results
-            else CallError(state.unanswered, f"batch {name}: {state.reason}")
+            else CallError(state.unanswered, f"batch {name}: {state.reason}", free=state.unanswered != "garbled")
             for number, call_id in enumerate(batch.call_ids)
         }
 
@@ -324,8 +289,6 @@ class BatchingTransport(BatchTransport):
         self._record.settle(handed_out=answered, failed=failed)
         for number, call in given.items():
             outcome = outcomes[number]
-            paid = self._cost_of(outcome.usage) if isinstance(outcome, Reply) else 0.0
-            self._record.budget.release(call.highest_usd, paid=paid)
             if isinstance(outcome, CallError):
                 _fail([call], outcome)
             elif not call.reply.done():
@@ -335,12 +298,10 @@ class BatchingTransport(BatchTransport):
         """Gather the calls of a batch that the provider does not have."""
         self._record.forget(batch)
         for call in self._take_waiting(batch).values():
-            self._record.budget.release(call.highest_usd)
             self._gather(call)
 
     def _fail_waiting(self, batch: int, error: Exception) -> None:
         for number, call in self._take_waiting(batch).items():
-            self._record.budget.release(call.highest_usd)
             self._record.give_up((batch, number))
             _fail([call], error)
 
@@ -351,11 +312,10 @@ class BatchingTransport(BatchTransport):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    """A call that somebody awaits, a hash of what it asks, and what it can cost in US dollars."""
+    """A call that somebody awaits, and a hash of what it asks."""
 
     request: Request
     question: str
-    highest_usd: float
     reply: asyncio.Future[Reply]
 
 
@@ -366,6 +326,6 @@ def _fail(calls: Sequence[_Call], error: Exception) -> None:
         if isinstance(error, CallError):
             # An exception collects the tracebacks of all who raise it: each caller gets one of its own.
             text = str(error).removeprefix(f"{error.kind}: ")
-            call.reply.set_exception(CallError(error.kind, text, retry_after_s=error.retry_after_s))
+            call.reply.set_exception(CallError(error.kind, text, retry_after_s=error.retry_after_s, free=error.free))
         else:
             call.reply.set_exception(error)

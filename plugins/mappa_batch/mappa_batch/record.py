@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from mappa_batch.budget import Budget
 from mappa_core import RunError
 
 RECORD_NAME = "batches.db"
@@ -65,9 +64,8 @@ class BatchRecord:
     # A lock of this process on a file is one of the process as a whole.
     _open: ClassVar[dict[Path, BatchRecord]] = {}
 
-    def __init__(self, path: Path, budget: Budget) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.budget = budget
         self._users = 0
         self._claimed: set[Place] = set()
         self._interrupted = False
@@ -84,12 +82,12 @@ class BatchRecord:
                 raise
 
     @classmethod
-    def open(cls, folder: Path, budget: Budget) -> BatchRecord:
+    def open(cls, folder: Path) -> BatchRecord:
         """Open the record in `folder`, or return the one that this process has open. Each user closes it. Raises
         RunError if another process has it open."""
         path = folder.resolve() / RECORD_NAME
         if path not in cls._open:
-            cls._open[path] = cls(path, budget)
+            cls._open[path] = cls(path)
         cls._open[path]._users += 1
         return cls._open[path]
 
@@ -117,11 +115,16 @@ class BatchRecord:
         """Record the provider's name of a batch."""
         self._execute("UPDATE batches SET name = ? WHERE id = ?", name, batch)
 
+    def find(self, question: str) -> Place | None:
+        """Return the call of this question that an earlier process made and `claim` would claim; None if there is
+        none."""
+        query = "SELECT batch, number FROM calls WHERE question = ? ORDER BY handed_out, batch, number"
+        return next((row for row in self._execute(query, question).fetchall() if row not in self._claimed), None)
+
     def claim(self, question: str) -> Place | None:
         """Claim a call of this question that an earlier process made, one without a known reply first; None if there
         is none."""
-        query = "SELECT batch, number FROM calls WHERE question = ? ORDER BY handed_out, batch, number"
-        place = next((row for row in self._execute(query, question).fetchall() if row not in self._claimed), None)
+        place = self.find(question)
         if place is not None:
             self._claimed.add(place)
         return place

@@ -11,6 +11,8 @@ from mappa_core.transport import CallError, CallFault, Reply, Request, Transport
 
 Outcome = Reply | CallError
 """What became of one call of a batch."""
+RESULT_BYTES = 2**19
+"""Of one call in the results of a batch: a reply of about a hundred thousand tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ class BatchWire(Transport, Protocol):
     async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:
         """Return what became of the calls of a batch that has ended, in any order; without those that have no result.
         `ids` are all of them, in the order of submission."""
+
+
+def results_bytes(calls: int) -> int:
+    """Return how many bytes the results of so many calls may have."""
+    return RESULT_BYTES * calls
 
 
 def outcome_of(parse: Callable[[], Reply]) -> Outcome:

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa_batch import BatchingTransport, BatchOptions, BatchState, Outcome
-from mappa_batch.budget import Budget
 from mappa_batch.record import RECORD_NAME, BatchRecord
 from mappa_core import ConfigError, Message, RunError, Usage
 from mappa_core.transport import CallError, Reply, Request
@@ -82,19 +81,10 @@ def ask(question: str, **changes: Any) -> Request:
     return replace(Request(messages=(Message(role="user", content=question),), max_tokens=100), **changes)
 
 
-def batching(
-    provider: Provider, folder: Path, left_usd: Callable[[], float | None] | None = None, **options: Any
-) -> Any:
+def batching(provider: Provider, folder: Path, **options: Any) -> Any:
     transport = BatchingTransport(provider, BatchOptions(**options), name="memory", settings="s")
-    transport.open_batches(folder, left_usd or (lambda: None), None if left_usd is None else dollars)
+    transport.open_batches(folder)
     return transport
-
-
-def dollars(usage: Usage) -> float | None:
-    """A dollar for a thousand tokens."""
-    assert usage.prompt_tokens is not None
-    assert usage.completion_tokens is not None
-    return (usage.prompt_tokens + usage.completion_tokens) / 1000
 
 
 async def outcome(call: Coroutine[Any, Any, Reply]) -> str:
@@ -205,7 +195,7 @@ def test_every_caller_gets_one_reply_of_its_own_whenever_it_comes(
 
 
 def test_texts_that_are_no_unicode_are_asked_as_any(travel: Travel, tmp_path: Path) -> None:
-    assert travel(ask_and_close(Provider(), tmp_path, ["\ud800"], left_usd=lambda: 1.0)) == ["\ud800, 1"]
+    assert travel(ask_and_close(Provider(), tmp_path, ["\ud800"])) == ["\ud800, 1"]
 
 
 # Taking up
@@ -302,10 +292,10 @@ def test_a_question_is_the_same_whatever_the_marks_of_its_fences(travel: Travel,
 
 
 def test_a_record_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
-    record = BatchRecord.open(tmp_path, Budget(lambda: None))
+    record = BatchRecord.open(tmp_path)
     BatchRecord._open.clear()  # as if it were another process's
     with pytest.raises(RunError, match=r"batches\.db is in use by another process"):
-        BatchRecord.open(tmp_path, Budget(lambda: None))
+        BatchRecord.open(tmp_path)
     BatchRecord._open[record.path] = record
     record.close()
 
@@ -313,7 +303,7 @@ def test_a_record_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / RECORD_NAME).write_text("x" * 5000)
     with pytest.raises(RunError, match=r"batches\.db, the record of batches"):
-        BatchRecord.open(tmp_path, Budget(lambda: None))
+        BatchRecord.open(tmp_path)
 
 
 def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apart(
@@ -324,7 +314,7 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
     async def main() -> list[list[str]]:
         transport = batching(coach, tmp_path)
         other = BatchingTransport(policy, BatchOptions(), name="memory", settings="other")
-        other.open_batches(tmp_path, lambda: None, None)
+        other.open_batches(tmp_path)
         texts = await asyncio.gather(ask_all(transport, ["a", "b"]), ask_all(other, ["b"]))
         await transport.close()
         assert (tmp_path / RECORD_NAME).exists()
@@ -339,87 +329,75 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
 # Money
 
 
-def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Path) -> None:
-    """A call is 3 bytes, so at most 1 token, and up to 124 tokens of reply: 12.5 cents. Of 1 dollar 8 may go. They
-    really cost 11 cents, 100 tokens and 10, so that 12 cents are left: too little for another one."""
+async def capped(
+    under_cap: Callable[..., Any], provider: Provider, folder: Path, cap: float, max_tokens: int, calls: int
+) -> tuple[list[str], float]:
+    """Make calls under a cap in US dollars, each of 35 tokens at most and `max_tokens` of reply; a thousand tokens cost
+    a dollar. Return their outcomes, and what they cost."""
+    transport = batching(provider, folder)
+    with under_cap(transport, cap, usd_per_million=1000.0) as client:
+        asked = (client.complete(ask(f"{number:03d}", max_tokens=max_tokens)) for number in range(calls))
+        texts = list(await asyncio.gather(*map(outcome, asked)))
+    await transport.close()
+    return texts, client.spent()
+
+
+def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Path, under_cap: Any) -> None:
+    """A call may cost 12.5 cents. Of 1 dollar 8 may go. They really cost 11 cents, 100 tokens and 10, so that 12 cents
+    are left, and another one will likely cost 12.3."""
     provider = Provider()
-    spent = 0.0
-
-    async def one(transport: Any, question: str) -> str:
-        nonlocal spent
-        found = await outcome(transport.complete(ask(question, max_tokens=124)))
-        spent += 0.11 if found != "spend" else 0.0
-        return found
-
-    async def main() -> list[str]:
-        transport = batching(provider, tmp_path, left_usd=lambda: 1.0 - spent)
-        texts = await asyncio.gather(*(one(transport, f"{number:03d}") for number in range(15)))
-        await transport.close()
-        return texts
-
-    texts = travel(main())
+    texts, usd = travel(capped(under_cap, provider, tmp_path, 1.0, 90, 15))
     assert [len(batch) for batch in provider.batches] == [8]
     assert texts[8:] == ["spend"] * 7
     assert "spend" not in texts[:8]
+    assert usd == pytest.approx(0.88)
 
 
-def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(travel: Travel, tmp_path: Path) -> None:
-    """A call may cost 1 + 999 tokens, a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and
-    cost 0.22; of 2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
+def test_calls_beyond_the_cap_wait_for_the_real_cost_of_the_others(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
+    """A call may cost a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and cost 0.22; of
+    2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
     provider = Provider()
-    spent = 0.0
-
-    async def one(transport: Any, question: str) -> str:
-        nonlocal spent
-        found = await outcome(transport.complete(ask(question, max_tokens=999)))
-        spent += 0.11
-        return found
-
-    async def main() -> list[str]:
-        transport = batching(provider, tmp_path, left_usd=lambda: 3.0 - spent)
-        texts = await asyncio.gather(*(one(transport, f"{number:03d}") for number in range(10)))
-        await transport.close()
-        return texts
-
-    assert "spend" not in travel(main())
+    texts, _ = travel(capped(under_cap, provider, tmp_path, 3.0, 965, 10))
+    assert "spend" not in texts
     assert [len(batch) for batch in provider.batches] == [3, 2, 2, 2, 1]
 
 
-def test_what_was_held_for_a_batch_that_was_refused_is_free_again(travel: Travel, tmp_path: Path) -> None:
+def test_what_was_held_for_a_batch_that_was_refused_is_free_again(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
     """A call may cost a dollar, which is all there is."""
     provider = Provider()
     submit = provider.submit
 
     async def refuse(token: str, requests: Mapping[str, Request]) -> str:
+        provider.submit = submit  # type: ignore[method-assign]
         raise CallError("model", "no such model")
 
-    async def main() -> list[str]:
-        transport = batching(provider, tmp_path, left_usd=lambda: 1.0)
-        provider.submit = refuse  # type: ignore[method-assign]
-        first = await outcome(transport.complete(ask("001", max_tokens=999)))
-        provider.submit = submit  # type: ignore[method-assign]
-        second = await asyncio.wait_for(outcome(transport.complete(ask("002", max_tokens=999))), 10 * HOUR)
+    provider.submit = refuse  # type: ignore[method-assign]
+    assert travel(capped(under_cap, provider, tmp_path, 1.0, 965, 2))[0] == ["model", "001, 1"]
+
+
+def test_a_call_that_an_earlier_process_submitted_needs_no_room_under_the_cap(
+    travel: Travel, tmp_path: Path, under_cap: Any
+) -> None:
+    """It is paid for; the other one is under a cap that has no room for it."""
+    provider = Provider()
+
+    async def leave() -> None:
+        transport = batching(provider, tmp_path)
+        call = asyncio.create_task(transport.complete(ask("000", max_tokens=965)))
+        await asyncio.sleep(HOUR)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
         await transport.close()
-        return [first, second]
 
-    assert travel(main()) == ["model", "002, 1"]
-
-
-def test_a_budget_by_hand() -> None:
-    left = 10.0
-    budget = Budget(lambda: left)
-    assert budget.free == 10.0
-    assert budget.reserve(4.0)
-    assert not budget.reserve(6.5)
-    assert budget.reserve(6.0)
-    assert budget.free == 0.0
-    budget.release(4.0, paid=1.0)  # handed out, and the ledger does not know it yet
-    assert budget.free == 3.0
-    left = 9.0  # now it does
-    assert budget.free == 3.0
-    left = 7.0  # and of two dollars that others spent
-    assert budget.free == 1.0
-    assert Budget(lambda: None).reserve(1e9)
+    travel(leave())
+    provider.submitted_at = [-3 * HOUR]
+    texts, usd = travel(capped(under_cap, provider, tmp_path, 0.5, 965, 2))
+    assert texts == ["000, 1", "spend"]
+    assert usd == pytest.approx(0.11)
 
 
 # Faults

@@ -154,7 +154,11 @@ async def test_policies_act_in_batches(tmp_path: Path) -> None:
 
 async def test_a_cap_that_has_no_room_for_a_call_submits_none(server: OpenAIServer, tmp_path: Path) -> None:
     async with server:
-        await mappa(tmp_path, *observing(server, "run.name=x", "coach.spend_usd=0.0001"))
+        free = "policies.default.options.price={input: 0, output: 0}"
+        process = await start(tmp_path, *observing(server, "run.name=x", "coach.spend_usd=0.0001", free))
+        _, errors = await process.communicate()
+    assert process.returncode == 3
+    assert b"all 15 verdicts failed, 15 of them by this: spend: coach.spend_usd=0.0001" in errors
     assert not server.batches
     found = verdicts_of(tmp_path / "runs/x", "live")
     assert found == [("failed", None)] * 15

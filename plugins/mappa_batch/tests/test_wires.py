@@ -77,8 +77,8 @@ async def complete_all(transport: BatchTransport, questions: list[str], folder: 
     return await asyncio.gather(*(complete(transport, question) for question in questions))
 
 
-def open_in(transport: BatchTransport, folder: Path, left_usd: Callable[[], float | None] = lambda: None) -> None:
-    transport.open_batches(folder, left_usd, None)
+def open_in(transport: BatchTransport, folder: Path) -> None:
+    transport.open_batches(folder)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ async def main():
     (offer,) = importlib.import_module(package).mappa_transports()
     batch_api = BatchOptions(quiet_s=0.05, poll_s=0.02)
     transport = offer.build(offer.options(model="model", base_url=url, batch_api=batch_api, **settings))
-    transport.open_batches(pathlib.Path(folder), lambda: None, None)
+    transport.open_batches(pathlib.Path(folder))
     await asyncio.gather(*(transport.complete(ask(question)) for question in questions))
 
 asyncio.run(main())

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of
+from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of, results_bytes
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.request import build_arguments
 from mappa_coach_anthropic.response import parse_error, parse_message
 from mappa_coach_anthropic.transport import AnthropicTransport
-from mappa_core.transport import CallError, CallFault, Request, decode_answer
+from mappa_core.transport import CallError, CallFault, Request, decode_answer, reply_bytes
 
 FAULT_OF_RESULT: dict[str, tuple[CallFault, str]] = {
     "expired": ("timeout", "the batch expired before this call was made"),
@@ -73,15 +73,15 @@ class AnthropicBatches(AnthropicTransport):
             {"custom_id": call_id, "params": self._body(request)} for call_id, request in requests.items()
         ]
         batches = self._client.get().messages.batches.with_raw_response
-        answer = await self._send(batches.create(requests=lines, timeout=self._timeout_s))
-        return decode_answer(self._scrub(await answer.text()), _Batch).id
+        text = await self._receive(batches.create(requests=lines, timeout=self._timeout_s), self._timeout_s)
+        return decode_answer(text, _Batch).id
 
     async def find(self, token: str, count: int, since: datetime) -> str | None:
         """Return a batch of as many calls from that time: a batch has no room for a token. Whether it is that one is
         seen by the ids of its results; those of another batch answer no call."""
         batches = self._client.get().messages.batches.with_raw_response
-        answer = await self._send(batches.list(limit=PAGE, timeout=self._timeout_s))
-        for batch in decode_answer(self._scrub(await answer.text()), _Page).data:
+        text = await self._receive(batches.list(limit=PAGE, timeout=self._timeout_s), self._timeout_s)
+        for batch in decode_answer(text, _Page).data:
             counts = batch.request_counts or _Counts()
             late_enough = batch.created_at is not None and batch.created_at >= since - CLOCK_TOLERANCE
             if late_enough and counts.processing + counts.succeeded + counts.failed == count:
@@ -90,8 +90,8 @@ class AnthropicBatches(AnthropicTransport):
 
     async def poll(self, name: str) -> BatchState:
         batches = self._client.get().messages.batches.with_raw_response
-        answer = await self._send(batches.retrieve(name, timeout=self._timeout_s))
-        batch = decode_answer(self._scrub(await answer.text()), _Batch)
+        text = await self._receive(batches.retrieve(name, timeout=self._timeout_s), self._timeout_s)
+        batch = decode_answer(text, _Batch)
         counts = batch.request_counts or _Counts()
         return BatchState(
             ended=batch.processing_status == "ended",
@@ -102,8 +102,9 @@ class AnthropicBatches(AnthropicTransport):
 
     async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:
         batches = self._client.get().messages.batches.with_raw_response
-        answer = await self._send(batches.results(name, timeout=self._timeout_s))
-        return dict(self._read(self._scrub(await answer.text())))
+        with reply_bytes(results_bytes(len(ids))):
+            text = await self._receive(batches.results(name, timeout=self._timeout_s), self._timeout_s)
+        return dict(self._read(text))
 
     def _body(self, request: Request) -> dict[str, Any]:
         body = build_arguments(self._options, request)
@@ -125,6 +126,6 @@ class AnthropicBatches(AnthropicTransport):
             body = bytes(result.message).decode()
             return outcome_of(lambda: parse_message(body, self.model))
         if result.type in FAULT_OF_RESULT:
-            return CallError(*FAULT_OF_RESULT[result.type])
+            return CallError(*FAULT_OF_RESULT[result.type], free=True)
         fault, message = parse_error(None, bytes(result.error).decode())
-        return CallError(fault, self._hide(message.removeprefix("status 200: ")))
+        return CallError(fault, self._hide(message.removeprefix("status 200: ")), free=True)

@@ -5,7 +5,8 @@ Some defaults of the SDK are switched off: reading the environment, retrying, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
 from aiohttp import ClientError
 from anthropic import APIConnectionError, APIStatusError, APITimeoutError, AsyncAnthropic, DefaultAioHttpClient
@@ -14,7 +15,7 @@ from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.request import build_arguments, build_messages
 from mappa_coach_anthropic.response import parse_error, parse_message, parse_token_count
 from mappa_core import Message
-from mappa_core.transport import CallError, Reply, Request, SdkTransport, Secret, hidden_environment
+from mappa_core.transport import CallError, Reply, Request, SdkTransport, Secret, bounded_hooks, hidden_environment
 
 
 class AnthropicTransport(SdkTransport[AsyncAnthropic]):
@@ -28,14 +29,21 @@ class AnthropicTransport(SdkTransport[AsyncAnthropic]):
 
     async def complete(self, request: Request) -> Reply:
         call = self._client.get().messages.with_raw_response.create(**build_arguments(self._options, request))
-        answer = await self._send(call)
-        return parse_message(self._scrub(await answer.text()), self.model)
+        return parse_message(await self._receive(call, request.timeout_s), self.model)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         counter = self._client.get().messages.with_raw_response
         call = counter.count_tokens(timeout=self.COUNT_TIMEOUT_S, **build_messages(self._options, messages))
-        answer = await self._send(call)
-        return parse_token_count(self._scrub(await answer.text()))
+        return parse_token_count(await self._receive(call, self.COUNT_TIMEOUT_S))
+
+    async def _receive(self, call: Awaitable[Any], seconds: float) -> str:
+        """Send a call for a raw response, and return its body."""
+
+        async def read() -> str:
+            text: str = await (await call).text()
+            return text
+
+        return self._scrub(await self._send(read(), seconds))
 
     def _connect(self) -> AsyncAnthropic:
         with hidden_environment("ANTHROPIC_CUSTOM_HEADERS"):
@@ -44,7 +52,7 @@ class AnthropicTransport(SdkTransport[AsyncAnthropic]):
                 base_url=self._options.base_url,
                 max_retries=0,
                 open_telemetry=False,
-                http_client=DefaultAioHttpClient(trust_env=False, follow_redirects=False),
+                http_client=DefaultAioHttpClient(trust_env=False, follow_redirects=False, event_hooks=bounded_hooks()),
             )
 
     async def _disconnect(self, client: AsyncAnthropic) -> None:
@@ -54,8 +62,8 @@ class AnthropicTransport(SdkTransport[AsyncAnthropic]):
         match error:
             case APIStatusError():
                 return self._status_fault(error.status_code, error.response.headers, error.response.text)
-            case APITimeoutError():
-                return CallError("timeout", self._hide(str(error.__cause__)))
+            case APITimeoutError() | TimeoutError():
+                return CallError("timeout", self._hide(str(error.__cause__ or "no reply in time")))
             case APIConnectionError(__cause__=ClientError()):
                 # What the SDK's transport does not take for a broken connection.
                 return CallError("garbled", f"{self.host} answers with something that is not HTTP")

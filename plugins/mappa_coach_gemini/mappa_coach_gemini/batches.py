@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from google.genai import types
 from msgspec import Raw, Struct, field
 
-from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of
+from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of, results_bytes
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.request import build_batch_request, build_http_options
 from mappa_coach_gemini.response import parse_error, parse_response
 from mappa_coach_gemini.transport import GeminiTransport, received_bodies
 from mappa_core import ConfigError
-from mappa_core.transport import CallError, CallFault, Request, decode_answer
+from mappa_core.transport import CallError, CallFault, Request, decode_answer, reply_bytes
 
 Shape = TypeVar("Shape")
 
@@ -119,7 +119,8 @@ class GeminiBatches(GeminiTransport):
                 "gemini: batch_api: Vertex AI takes batches from its own storage alone: leave out batch_api or vertex"
             )
         super().__init__(options)
-        self._http_options = build_http_options((options.batch_api or BatchOptions()).timeout_s)
+        self._timeout_s = (options.batch_api or BatchOptions()).timeout_s
+        self._http_options = build_http_options(self._timeout_s)
         self._http_options.api_version = API_VERSION
 
     async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
@@ -159,7 +160,8 @@ class GeminiBatches(GeminiTransport):
         )
 
     async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:
-        found = (await self._retrieve(name)).results
+        with reply_bytes(results_bytes(len(ids))):
+            found = (await self._retrieve(name)).results
         # Where a server leaves the metadata out, the order is that of the requests, as Google says.
         in_order = ids if len(found) == len(ids) else [""] * len(found)
         return {
@@ -180,7 +182,7 @@ class GeminiBatches(GeminiTransport):
         bodies: list[str] = []
         collecting = received_bodies.set(bodies)
         try:
-            await self._send(call)
+            await self._send(call, self._timeout_s)
         except (ValueError, TypeError, AttributeError, KeyError):
             # The SDK's parser, which failed on an answer that has arrived; without one it is a bug.
             if not bodies:
@@ -194,4 +196,4 @@ class GeminiBatches(GeminiTransport):
         if response != "null":
             return outcome_of(lambda: parse_response(response, self.model))
         fault, message = parse_error(_status(error), error)
-        return CallError(fault, self._hide(message))
+        return CallError(fault, self._hide(message), free=True)

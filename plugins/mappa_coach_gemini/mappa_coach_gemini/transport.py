@@ -21,7 +21,16 @@ from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.request import build_arguments, build_contents, build_http_options
 from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
 from mappa_core import ConfigError, Message
-from mappa_core.transport import CallError, Reply, Request, SdkTransport, Secret, hidden_environment
+from mappa_core.transport import (
+    UNCOMPRESSED,
+    CallError,
+    Reply,
+    Request,
+    SdkTransport,
+    Secret,
+    bound_response,
+    hidden_environment,
+)
 
 SECRET_OWNER = "the coach or policy gemini"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -60,7 +69,7 @@ class GeminiTransport(SdkTransport[Connection]):
     async def complete(self, request: Request) -> Reply:
         client, _ = self._client.get()
         call = client.aio.models.generate_content(**build_arguments(self._options, request))
-        body = (await self._send(call)).sdk_http_response.body
+        body = (await self._send(call, request.timeout_s)).sdk_http_response.body
         return parse_response(self._scrub(body), self.model)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
@@ -68,7 +77,7 @@ class GeminiTransport(SdkTransport[Connection]):
         config = types.CountTokensConfig(http_options=build_http_options(self.COUNT_TIMEOUT_S))
         call = client.aio.models.count_tokens(model=self.model, contents=build_contents(messages), config=config)
         try:
-            tokens = (await self._send(call)).total_tokens
+            tokens = (await self._send(call, self.COUNT_TIMEOUT_S)).total_tokens
         except (ValueError, TypeError, AttributeError):
             # The SDK parses this response itself, and fails like this on a malformed one.
             tokens = None
@@ -79,7 +88,9 @@ class GeminiTransport(SdkTransport[Connection]):
     def _connect(self) -> Connection:
         options = self._options
         connector = aiohttp.TCPConnector(limit=0)  # the caller limits how many calls there are at once
-        session = aiohttp.ClientSession(connector=connector, trust_env=False, middlewares=(_raise_for_status,))
+        session = aiohttp.ClientSession(
+            connector=connector, trust_env=False, middlewares=(_raise_for_status,), headers=UNCOMPRESSED
+        )
         with hidden_environment(*SDK_ENVIRONMENT_VARIABLES):
             client = genai.Client(
                 enterprise=options.vertex,
@@ -133,6 +144,7 @@ async def _raise_for_status(request: aiohttp.ClientRequest, send: aiohttp.Client
     """Raise for every status but 200, with headers and body: the SDK would lose the status of an error that is not
     JSON, and a redirect would send the key elsewhere."""
     response = await send(request)
+    bound_response(response)
     if response.status == 200:
         if (bodies := received_bodies.get()) is not None:
             bodies.append(await response.text(errors="replace"))

@@ -10,12 +10,12 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec import json as wire_json
 
-from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of
+from mappa_batch import BatchOptions, BatchState, Outcome, outcome_of, results_bytes
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.request import build_chat_arguments, build_response_arguments
 from mappa_coach_openai.response import parse_chat_completion, parse_error, parse_response
 from mappa_coach_openai.transport import OpenAITransport
-from mappa_core.transport import CallError, CallFault, Request, decode_answer
+from mappa_core.transport import CallError, CallFault, Request, decode_answer, reply_bytes
 
 ENDED: dict[str, tuple[CallFault, str]] = {
     "completed": ("garbled", "it ended without an answer to this call"),
@@ -95,7 +95,7 @@ class OpenAIBatches(OpenAITransport):
         lines = "\n".join(json.dumps(self._line(call_id, request)) for call_id, request in requests.items())
         file = (f"{token}.jsonl", lines.encode())
         uploading = client.files.with_raw_response.create(file=file, purpose="batch", timeout=self._timeout_s)
-        uploaded = decode_answer(self._scrub((await self._send(uploading)).text), _Named)
+        uploaded = decode_answer(await self._receive(uploading, self._timeout_s), _Named)
         endpoint: Any = self._endpoint
         creating = client.batches.with_raw_response.create(
             input_file_id=uploaded.id,
@@ -104,13 +104,13 @@ class OpenAIBatches(OpenAITransport):
             metadata={TOKEN_KEY: token},
             timeout=self._timeout_s,
         )
-        return decode_answer(self._scrub((await self._send(creating)).text), _Batch).id
+        return decode_answer(await self._receive(creating, self._timeout_s), _Batch).id
 
     async def find(self, token: str, count: int, since: datetime) -> str | None:
         listing: dict[str, Any] = {"limit": PAGE, "timeout": self._timeout_s}
         while True:
             call = self._client.get().batches.with_raw_response.list(**listing)
-            page = decode_answer(self._scrub((await self._send(call)).text), _Page)
+            page = decode_answer(await self._receive(call, self._timeout_s), _Page)
             for batch in page.data:
                 if (batch.metadata or {}).get(TOKEN_KEY) == token:
                     return batch.id
@@ -141,12 +141,14 @@ class OpenAIBatches(OpenAITransport):
             if file is None:
                 continue
             call = self._client.get().files.with_raw_response.content(file, timeout=self._timeout_s)
-            outcomes |= dict(self._read(self._scrub((await self._send(call)).text)))
+            with reply_bytes(results_bytes(len(ids))):
+                text = await self._receive(call, self._timeout_s)
+            outcomes |= dict(self._read(text))
         return outcomes
 
     async def _retrieve(self, name: str) -> _Batch:
         call = self._client.get().batches.with_raw_response.retrieve(name, timeout=self._timeout_s)
-        return decode_answer(self._scrub((await self._send(call)).text), _Batch)
+        return decode_answer(await self._receive(call, self._timeout_s), _Batch)
 
     def _line(self, custom_id: str, request: Request) -> dict[str, Any]:
         build = build_response_arguments if self._options.api == "responses" else build_chat_arguments
@@ -168,10 +170,10 @@ class OpenAIBatches(OpenAITransport):
         if line.response is None:
             error = line.error or _Error()
             fault = FAULT_OF_BATCH_ERROR.get(error.code, "server")
-            return CallError(fault, self._hide(str(error.message or error.code or "no answer and no error")))
+            return CallError(fault, self._hide(str(error.message or error.code or "no answer and no error")), free=True)
         body = bytes(line.response.body).decode()
         if line.response.status_code != 200:
             fault, message = parse_error(line.response.status_code, body)
-            return CallError(fault, self._hide(message))
+            return CallError(fault, self._hide(message), free=True)
         parse = parse_response if self._options.api == "responses" else parse_chat_completion
         return outcome_of(lambda: parse(body, self.model))

@@ -13,7 +13,15 @@ import structlog
 
 from mappa_core import ConfigError, Message, ToolSpec
 from mappa_core.engine import Completion, EngineLost, Experience, PolicySpec, Sampling
-from mappa_core.transport import CallError, Secret, check_base_url, fault_from_status, one_line, retry_after
+from mappa_core.transport import (
+    CallError,
+    Secret,
+    bounded_hooks,
+    check_base_url,
+    fault_from_status,
+    one_line,
+    retry_after,
+)
 from mappa_engine.arrays import Float32, Int32
 
 if TYPE_CHECKING:
@@ -147,6 +155,7 @@ class _ScoringClient:
             timeout=server.timeout_s,
             trust_env=False,
             follow_redirects=False,
+            event_hooks=bounded_hooks(),
         )
         self.host = self._http.base_url.netloc.decode()
 
@@ -196,8 +205,10 @@ class _ScoringClient:
         # With `echo` the prompt is answered as if it had been written; of a new token nothing is asked.
         body = {"model": self._model, "prompt": tokens, "echo": True, "logprobs": 0, "max_tokens": 0}
         try:
-            response = await self._http.post("completions", json=body)
-        except httpx2.TimeoutException as error:
+            # The timeout of the client is of each read.
+            async with asyncio.timeout(self._server.timeout_s):
+                response = await self._http.post("completions", json=body)
+        except (TimeoutError, httpx2.TimeoutException) as error:
             raise CallError("timeout", f"no answer in {self._server.timeout_s:g} s") from error
         except httpx2.HTTPError as error:
             raise CallError("connection", self._hide(str(error) or type(error).__name__)) from error

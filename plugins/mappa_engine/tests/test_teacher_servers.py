@@ -88,6 +88,7 @@ async def test_busy_server_is_retried(experience, qwen3):
         (json_answer({"choices": [{"logprobs": {"token_logprobs": [-1.0]}}]}), 1, "the server does not echo"),
         (json_answer({"choices": [{"text": "a", "logprobs": None}]}), 6, "without token_logprobs"),
         (WireAnswer(trouble="drop"), 6, "connection: "),
+        (WireAnswer(body=b'{"so": "far"}' * 5000, trouble="endless"), 6, "garbled: the reply has more than"),
     ],
 )
 async def test_server_without_scores_is_an_error_without_the_key(experience, qwen3, answer, asked, says):

@@ -113,7 +113,7 @@ async def improve(
             with _open_folder(composed, search, folder) as opened, attach_coaches(opened, session):
                 for usage in opened.store.paid_usages():
                     session.team.ledger.add(usage)
-                open_batches([policy], composed.config.coach.cassette, opened.path, session.team.ledger)
+                open_batches([policy], composed.config.coach.cassette, opened.path)
                 record_session_events(session, opened.store)
                 rollouts = CandidateRollouts(
                     session, opened, samples=options.samples, resume=RESUME, on_finish=watcher.on_rollout

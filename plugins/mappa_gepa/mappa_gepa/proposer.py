@@ -111,7 +111,6 @@ class Proposer:
                 f"no proposal from {self._options.proposer}: {error}. Once the cause is mended, go on: "
                 f"{self._resume} {self._folder.path}"
             ) from error
-        self._ledger.add(completion.usage)
         text = find_prompt(self._policy.reply(completion).content)
         refused = self._refuse(text, agent, candidate)
         proposal = Proposal(

@@ -149,11 +149,13 @@ def test_search_stopped_at_any_point_resumes_to_the_same_result(search, tmp_path
 def test_the_spending_cap_stops_the_search_and_a_higher_one_goes_on(search, registry, tmp_path):
     price = ("price={input: 1.0, output: 2.0}",)
     found = search(proposer_settings=price)
-    settings = ("run.name=capped", f"coach.spend_usd={found.usd / 3}")
+    # A fifth of a cent more, as each proposal may cost that much.
+    settings = ("run.name=capped", f"coach.spend_usd={found.usd / 3 + 0.002}")
     with pytest.raises(GuardStop, match=r"spend.*--resume"):
-        search(*settings, proposer_settings=price)
-    composed = restore_trusted(registry, tmp_path / "capped", (f"coach.spend_usd={2 * found.usd}",))
-    again = search(folder=tmp_path / "capped", composed=composed, proposer_settings=price)
+        search(*settings, proposer_settings=price, max_tokens=1024)
+    cap = f"coach.spend_usd={2 * found.usd + 0.005}"
+    composed = restore_trusted(registry, tmp_path / "capped", (cap,))
+    again = search(folder=tmp_path / "capped", composed=composed, proposer_settings=price, max_tokens=1024)
     assert (again.prompts, again.rollouts, again.gain) == (found.prompts, found.rollouts, found.gain)
     assert again.usd == pytest.approx(found.usd, rel=0.1)
 

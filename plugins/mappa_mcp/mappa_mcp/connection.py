@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mappa_core import ConfigError, ToolError
 from mappa_core.redaction import keep_secret, redact
 from mappa_core.sandbox import cut_middle
+from mappa_core.transport import bounded_hooks
 from mappa_mcp.options import McpOptions
 
 READ_TIMEOUT_S = 300.0
@@ -149,9 +150,11 @@ async def _over_http(url: str, key_env: str | None) -> AsyncIterator[Client]:
         if response.is_error:
             refused.append(response.status_code)
 
+    hooks = bounded_hooks()
+    hooks["response"].insert(0, note)
     try:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [note]}) as http,
+            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
             yield client

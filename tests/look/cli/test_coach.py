@@ -104,7 +104,8 @@ def test_a_certificate_reads_well(run, told):
     code, out, err = told(
         "coach", "eval", "--run", run, "--coach", "strict", "--coach", "moody", "--coach", "patchy", "--repeats", 2
     )
-    assert (code, err) == (0, "")
+    # More than a tenth of the verdicts of one of them failed.
+    assert code == 3 and "verdicts failed, more than coach.max_missing=10%" in err
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
     lines = out.splitlines()
     assert lines[0] == "48 actions of 24 trajectories, each judged 2 times; 50.0 % are right (label above 0.5)"
@@ -248,6 +249,31 @@ def test_a_run_that_nobody_could_judge_again_is_exit_code_3(copy, told, broken):
     assert (code, out.startswith("strict: 44 verdicts (0 scored, 0 abstained, 44 failed)\n")) == (3, True)
     assert "44 x failed: ConnectionError: no key 0" in out
     assert err.startswith("Stopped: all 44 verdicts failed, 44 of them by this: ConnectionError: no key 0")
+
+
+@pytest.mark.parametrize(("missing", "code"), [(0.4, 3), (0.5, 0)])
+def test_a_run_of_which_too_many_verdicts_failed_is_exit_code_3_and_keeps_the_others(
+    copy, told, monkeypatch, missing, code
+):
+    """Half of the 44 fail."""
+    import acme_doubles
+
+    score, asked = acme_doubles.Strict.score, []
+
+    async def fail(self, scene):
+        asked.append(scene)
+        if len(asked) % 2:
+            raise ConnectionError("no key")
+        return await score(self, scene)
+
+    monkeypatch.setattr(acme_doubles.Strict, "score", fail)
+    found, out, err = told("judge", copy, "--coach", "strict", f"coach.max_missing={missing}")
+    assert (found, out.startswith("strict: 44 verdicts (22 scored, 0 abstained, 22 failed)\n")) == (code, True)
+    assert ("22 of 44 verdicts failed, more than coach.max_missing=40%" in err) == (code == 3)
+    with RunReader(copy) as reader:
+        stored = [reader.trajectory(row.id) for row in reader.trajectories]
+    again = [verdict for trajectory in stored for verdict in trajectory.verdicts if verdict.phase == "again"]
+    assert sum(verdict.status == "scored" for verdict in again) == 22
 
 
 # --- coach eval: against counterfactual rollouts ----------------------------------------------------------------------

@@ -257,9 +257,9 @@ async def test_repeated_judge_makes_no_call_twice(run, again):
 
 async def test_the_spend_cap_of_the_run_holds(run, again):
     result = await again(run, *PAID, "coach.spend_usd=0.045", "sampling.concurrency=1")
-    assert result.counts.scored == 5
-    assert result.usd == pytest.approx(0.05)
-    assert result.counts.failed == result.counts.verdicts - 5
+    assert result.counts.scored == 4
+    assert result.usd == pytest.approx(0.04)
+    assert result.counts.failed == result.counts.verdicts - 4
     with pytest.raises(ConfigError, match=r"the price of paid \(dear-1\) is unknown"):
         await again(run, *PAID, "coach.options.usd=null", "coach.spend_usd=1")
 

@@ -14,7 +14,7 @@ from mappa.commands import Console, did_you_mean, echo, load_registry
 from mappa_core import ConfigError, Registry, Use, Verdict
 
 if TYPE_CHECKING:
-    from mappa.judging import Benchmark, CoachChoice, VerdictBar
+    from mappa.judging import Benchmark, CoachChoice, VerdictBar, VerdictCounts
     from mappa_calibration.jury.anchors import Anchors
 
 AT_LEAST_ONE = click.IntRange(1)
@@ -114,7 +114,7 @@ def command(**options: Any) -> None:
 
     It prints how well the jury judges questions that it has not seen, estimated by cross-validation.
     """
-    from mappa.judging import verdict_bar
+    from mappa.judging import check_answered, verdict_bar
 
     try:
         from mappa_calibration.jury.calibrate import calibrate, check_places
@@ -131,13 +131,14 @@ def command(**options: Any) -> None:
     chosen = _choose_members(registry, asked)
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=asked.quiet or asked.as_json) as bar:
-        anchors = asyncio.run(_judge(registry, asked, chosen, errors, bar))
+        anchors, counts = asyncio.run(_judge(registry, asked, chosen, errors, bar))
     members = [Use(use=choice.offer, options=choice.options) for choice in chosen]
     result = calibrate(anchors, members, asked.out, share=asked.share, keep=asked.members, draws=asked.draws)
     if asked.as_json:
         echo(jury_json(result))
     else:
         show_jury(Console(), result)
+    check_answered(counts)
 
 
 def _choose_members(registry: Registry, asked: CalibrationRequest) -> list[CoachChoice]:
@@ -164,10 +165,12 @@ def _choose_members(registry: Registry, asked: CalibrationRequest) -> list[Coach
 
 async def _judge(
     registry: Registry, asked: CalibrationRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
-) -> Anchors:
-    """Have every member judge the labelled runs, which are shown without the truth and all at once."""
+) -> tuple[Anchors, list[VerdictCounts]]:
+    """Have every member judge the labelled runs, which are shown without the truth and all at once. Return what they
+    said, and how many verdicts of each failed."""
     from mappa.judging import (
         JudgingLimits,
+        count_statuses,
         judge_actions,
         judge_in_turn,
         open_coaches,
@@ -194,4 +197,5 @@ async def _judge(
         members = [judge for (judge,) in judges]
         passes = (judge_actions(judge, scenes, limits, review=True, finalize=count) for judge in members)
         given = await judge_in_turn(members, passes)
-    return Anchors.from_verdicts(labelled.runs, dict(zip((judge.name for judge in members), given, strict=True)))
+    anchors = Anchors.from_verdicts(labelled.runs, dict(zip((judge.name for judge in members), given, strict=True)))
+    return anchors, [count_statuses([verdict for of_run in verdicts for verdict in of_run]) for verdicts in given]

@@ -11,12 +11,14 @@ from mappa_core import (
     Message,
 )
 from mappa_core.transport import (
+    UNCOMPRESSED,
     CallError,
     LoopBound,
     Reply,
     Request,
     Secret,
     Transport,
+    bound_response,
     decode_answer,
     fault_from_status,
     retry_after,
@@ -64,10 +66,11 @@ def build(options: Options) -> Transport:
                 async with self._client.get().post(
                     f"{options.address}/v9/judge",
                     json=body,
-                    headers={"x-acme-key": self._secret.reveal()},
+                    headers={"x-acme-key": self._secret.reveal(), **UNCOMPRESSED},
                     timeout=aiohttp.ClientTimeout(total=request.timeout_s),
                     allow_redirects=False,
                 ) as answer:
+                    bound_response(answer)
                     raw = self._secret.scrub((await answer.read()).decode(errors="replace"))
                 if answer.status == 200:
                     return raw
@@ -76,6 +79,8 @@ def build(options: Options) -> Transport:
                 )
             except TimeoutError:
                 fault = CallError("timeout", "the judge takes too long")
+            except aiohttp.ClientConnectorError:
+                fault = CallError("connection", "the judge is not there", free=True)
             except aiohttp.ClientResponseError:
                 fault = CallError("garbled", "the judge does not speak HTTP")
             except aiohttp.ClientError as error:
