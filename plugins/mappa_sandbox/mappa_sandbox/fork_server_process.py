@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,18 @@ KILL_GRACE_S = 15.0
 _CLOSE_TIMEOUT_S = 10.0
 STARTUP_TIMEOUT_S = 300.0
 """Seconds that the fork server may take to preload modules."""
+COPY_BYTES_PER_S = 8 << 20
+"""Bytes of a workspace that are copied in a second at least, also to a slow disk."""
 _CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a fork server tells when it is ready: the number of `threads` that preloading started, which programs lack,
+    and whether the kernel holds the files of a workspace to their limits."""
+
+    threads: int
+    holds_files: bool
 
 
 class ForkServerProcess:
@@ -78,8 +90,8 @@ class ForkServerProcess:
         self._control.setblocking(False)
         self._lost = False
 
-    async def wait_ready(self) -> int:
-        """Wait until all modules are preloaded; returns the number of threads that this started, which programs lack.
+    async def wait_ready(self) -> Greeting:
+        """Wait until all modules are preloaded; returns what there is to know of it.
 
         Raises:
             ConfigError: a module cannot be imported.
@@ -97,7 +109,7 @@ class ForkServerProcess:
             raise ToolError(answer["broken"])
         if "fault" in answer:
             raise ConfigError(answer["fault"])
-        return int(answer["threads"])
+        return Greeting(threads=answer["threads"], holds_files=answer["holds_files"])
 
     @property
     def is_alive(self) -> bool:
@@ -115,7 +127,8 @@ class ForkServerProcess:
         """
         ours, theirs = socket.socketpair()
         # Two outputs in base64, which takes 4 bytes for 3; and the other fields.
-        wall_s, max_bytes = job.wall_s, 4 * (job.head_bytes + job.tail_bytes) + 4096
+        max_bytes = 4 * (job.head_bytes + job.tail_bytes) + 4096
+        wall_s = job.wall_s + 2 * job.workspace_bytes / COPY_BYTES_PER_S  # into memory and back
         with ours, theirs:
             try:
                 socket.send_fds(self._control, [struct.pack("<d", wall_s + KILL_GRACE_S)], [theirs.fileno()])

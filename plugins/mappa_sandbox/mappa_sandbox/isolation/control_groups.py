@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from errno import EBUSY
 
 from mappa_sandbox.isolation.job import SandboxJob
+from mappa_sandbox.isolation.memory_workspace import spare_bytes
 
 MEMORY, PROCESSES, CPU = "memory", "processes", "cpu"
 CONTROLLERS = {"memory": MEMORY, "pids": PROCESSES}
@@ -45,6 +46,10 @@ class ControlGroup:
             self._write("memory.oom.group", 1)  # all members are killed, not one that the kernel picks
         if PROCESSES in self.held:
             self._write("pids.max", processes)
+
+    def add(self, pid: int) -> None:
+        """Make another process, and so all that it starts from now on, a member."""
+        self._write("cgroup.procs", pid)
 
     def cpu_s(self) -> float:
         """CPU seconds of all that have been members, waited for or not."""
@@ -148,8 +153,10 @@ def try_limits() -> tuple[str, ...]:
 
 def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
     """Set the limits of a job's program. Of the memory that it inherits from the fork server, which it is charged for
-    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit."""
-    group.limit(job.memory_bytes + min(inherited_bytes, job.memory_bytes // 4), job.processes + SPARE_PROCESSES)
+    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit; and as the files that it writes
+    to its workspace may lie in memory, it is charged for them, too."""
+    inherited = min(inherited_bytes, job.memory_bytes // 4)
+    group.limit(job.memory_bytes + inherited + spare_bytes(job), job.processes + SPARE_PROCESSES)
 
 
 def _is_stopped(base: str, limit: str | None, attempt: Callable[[], None]) -> bool:

@@ -131,10 +131,11 @@ def _build_hiding_layer(hidden: tuple[str, ...]) -> _HidingLayer:
 
 
 def _covers(layer: _HidingLayer, path: str) -> bool:
-    """Whether the layer has a rule for `path`: not if `path` was created after its folder was walked."""
+    """Whether the layer has a rule for `path`: not if `path` was created, or something was mounted at it, after its
+    folder was walked."""
     while (above := os.path.dirname(path)) not in layer.walked:
         path = above
-    return path in layer.known or path == "/" or not os.path.lexists(path)
+    return (path in layer.known and not os.path.ismount(path)) or path == "/" or not os.path.lexists(path)
 
 
 def expand_rules(path: str, hidden: Sequence[str]) -> list[tuple[str, int]]:

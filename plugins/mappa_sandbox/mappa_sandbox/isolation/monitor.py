@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mappa_sandbox.isolation import disk, processes
@@ -103,7 +104,8 @@ class LimitChecker:
     @property
     def watched(self) -> list[str]:
         """The limits that the kernel does not hold or count for all processes together."""
-        return [*(limit for limit in (MEMORY, PROCESSES, CPU) if limit not in self.held), DISK, FILES]
+        polled = [limit for limit in (MEMORY, PROCESSES, CPU) if limit not in self.held]
+        return polled if self.sandbox.holds_files else [*polled, DISK, FILES]
 
     def exceeded_limit(self) -> str | None:
         """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
@@ -127,7 +129,8 @@ class LimitChecker:
         """Return the limit that a program that has ended was over, or that its files are over, if any."""
         if self.group is not None and self.group.was_killed_for_memory():
             return MEMORY
-        return self._check_files(0)
+        # The home is gone then.
+        return self._check_files((self.sandbox.folder,), 0)
 
     def _cpu_s(self, usages: list[processes.ProcessUsage]) -> float:
         """CPU seconds of all processes that there are and were."""
@@ -143,18 +146,20 @@ class LimitChecker:
     def _exceeded_memory_or_files(
         self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
     ) -> str | None:
-        if MEMORY in self.held and not thoroughly:
+        look_at_files = thoroughly and not self.sandbox.holds_files
+        if MEMORY in self.held and not look_at_files:
             return None
         held = processes.HeldResources({}, {})
         for pid in pids:
             processes.add_descriptors(pid, self.device, held)
             if thoroughly:
-                processes.add_mappings(pid, self.sandbox.folders, held, self.job.file_bytes)
+                folders = () if self.sandbox.holds_files else self.sandbox.folders
+                processes.add_mappings(pid, folders, held, self.job.file_bytes)
         if MEMORY not in self.held:
             elsewhere = sum(held.memory.values()) + self.sandbox.memory_file_bytes()
             if self._exceeds_memory(usages, elsewhere):
                 return MEMORY
-        return self._check_files(sum(held.files.values())) if thoroughly else None
+        return self._check_files(self.sandbox.folders, sum(held.files.values())) if look_at_files else None
 
     def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
         """Whether the program uses too much memory. Memory inherited from the preloading fork server is allowed once,
@@ -166,8 +171,8 @@ class LimitChecker:
         shares = ((processes.proportional_memory(usage.pid), usage.memory) for usage in usages)
         return sum(reported if share is None else share for share, reported in shares) > limit
 
-    def _check_files(self, nameless: int) -> str | None:
-        usage = disk.measure(self.sandbox.folders, self.max_entries)
+    def _check_files(self, folders: Sequence[str], nameless: int) -> str | None:
+        usage = disk.measure(folders, self.max_entries)
         if usage.inaccessible or usage.entries > self.max_entries:
             return FILES
         return DISK if usage.bytes + nameless > self.max_bytes else None

@@ -132,6 +132,8 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
         disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
         if ending["limit"] is None:
             ending |= {"exit": None, "limit": limit}
+    if ending is not None:
+        sandbox.bring_back()
     return ending
 
 
