@@ -34,13 +34,12 @@ main()
 FORK_SERVER_ENVIRONMENT = {"PYTHONMALLOC": "malloc"}
 """Variables of the fork server alone: Python's own allocator scatters objects over arenas of 1 MiB, which do not fit
 into huge pages (`isolation.huge_pages`)."""
-KILL_GRACE_S = 15.0
-"""Seconds beyond its wall limit after which a run counts as stuck: time for a busy machine to kill what is left."""
+KILL_GRACE_S = 60.0
+"""Seconds beyond its wall limit after which a run counts as stuck: time for a busy machine to kill what is left, and to
+copy the files of the workspace into memory and back."""
 _CLOSE_TIMEOUT_S = 10.0
 STARTUP_TIMEOUT_S = 300.0
 """Seconds that the fork server may take to preload modules."""
-COPY_BYTES_PER_S = 8 << 20
-"""Bytes of a workspace that are copied in a second at least, also to a slow disk."""
 _CHUNK_BYTES = 1 << 16
 
 
@@ -127,8 +126,7 @@ class ForkServerProcess:
         """
         ours, theirs = socket.socketpair()
         # Two outputs in base64, which takes 4 bytes for 3; and the other fields.
-        max_bytes = 4 * (job.head_bytes + job.tail_bytes) + 4096
-        wall_s = job.wall_s + 2 * job.workspace_bytes / COPY_BYTES_PER_S  # into memory and back
+        wall_s, max_bytes = job.wall_s, 4 * (job.head_bytes + job.tail_bytes) + 4096
         with ours, theirs:
             try:
                 socket.send_fds(self._control, [struct.pack("<d", wall_s + KILL_GRACE_S)], [theirs.fileno()])

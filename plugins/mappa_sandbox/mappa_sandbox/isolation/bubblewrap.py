@@ -6,8 +6,7 @@ done before there is a job, as they take longer than most programs run. Then the
 the container, and looks at its files and processes from inside. When the supervisor ends, in whatever way, the
 container ends with all processes in it.
 
-In the container all that can be written lies in memory: the workspace, and /tmp and /dev/shm, which share one file
-system. There is only an empty network, no process of the host, and of /dev only devices that store nothing. The
+In the container all that can be written lies in memory: the workspace, /tmp and /dev/shm. There is only an empty network, no process of the host, and of /dev only devices that store nothing. The
 processes of the container itself are covered in its /proc: an ordinary user's program could write to their memory.
 """
 
@@ -33,7 +32,9 @@ from mappa_sandbox.isolation.zygote import Zygote
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
-SHARED_MEMORY = "/dev/shm"
+IN_MEMORY = {HOME: 1.0, "/dev/shm": 0.5}
+"""Folders in memory beside the workspace, with the part of the limit of memory that their files may take: both together
+stay near it, also before a check adds them up."""
 FOR_CAT = (
     *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64"),
     *("/nix/store", "/gnu/store"),
@@ -104,9 +105,6 @@ class BubblewrapBackend(SandboxBackend):
             path: kernel.open_mount(path, read_only=True) for path in self.config.readable if path not in self.bound
         }
         with kernel.visited_mounts(self.bwrap.inside):
-            # One file system for both, so that the kernel holds the sum of their files to a limit.
-            mounts |= {place: kernel.open_mount(HOME + place, read_only=False) for place in (HOME, SHARED_MEMORY)}
-            kernel.unmount(HOME)
             _place_mounts(mounts)
             for pid in processes.list_processes():
                 kernel.cover_folder(f"/proc/{pid}")
@@ -130,7 +128,9 @@ class BubblewrapBackend(SandboxBackend):
         _place_mounts(mounts)
         kernel.make_read_only("/")  # not before the places to mount at were made
         # bwrap itself knows no limit of files, and no older one a size.
-        kernel.limit_memory_files(HOME, job.memory_bytes, job.memory_bytes // BYTES_PER_NAME)
+        for place, share in IN_MEMORY.items():
+            size = int(job.memory_bytes * share)
+            kernel.limit_memory_files(place, size, size // BYTES_PER_NAME)
         kernel.limit_memory_files(WORKSPACE, workspace.max_bytes, workspace.max_files)
         workspace.lay_out(WORKSPACE)
         self.free_bytes = used_bytes(WORKSPACE) + spare_bytes(job)
@@ -143,8 +143,8 @@ class BubblewrapBackend(SandboxBackend):
         return processes.list_processes()
 
     def memory_file_bytes(self) -> int:
-        of_workspace = max(0, used_bytes(WORKSPACE) - self.free_bytes)
-        return used_bytes(HOME) + used_names(HOME) * NAME_BYTES + of_workspace
+        beside = sum(used_bytes(place) + used_names(place) * NAME_BYTES for place in IN_MEMORY)
+        return beside + max(0, used_bytes(WORKSPACE) - self.free_bytes)
 
     def bring_back(self) -> None:
         if self.workspace is not None:
@@ -167,10 +167,8 @@ class BubblewrapBackend(SandboxBackend):
         yield from ("--proc", "/proc", "--perms", "0755", "--dir", "/dev")
         for device in system_paths.DEVICES:
             yield from ("--dev-bind", device, device)
-        yield from ("--perms", "0755", "--tmpfs", HOME)
-        for place in (HOME, SHARED_MEMORY):  # where `build` finds them
-            yield from ("--perms", "0755", "--dir", os.path.dirname(HOME + place))
-            yield from ("--perms", "1777", "--dir", HOME + place)
+        for place in IN_MEMORY:
+            yield from ("--perms", "1777", "--tmpfs", place)
         yield from bind_arguments(self.bound)
         yield from hide_arguments(self.config.hidden)
         yield from ("--perms", "0700", "--tmpfs", WORKSPACE)

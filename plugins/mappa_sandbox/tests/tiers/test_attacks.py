@@ -22,6 +22,7 @@ REACHES_ITS_END = (
     "read_secrets",
     "proc_tricks",
     "other_processes",
+    "helpers",
     "descriptors",
     "write_outside",
     "metadata_outside",
