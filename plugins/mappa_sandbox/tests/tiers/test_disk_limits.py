@@ -3,12 +3,18 @@ waits, and that a program was stopped afterwards excuses nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from mappa_core import ToolLimits
 from mappa_core.sandbox import FolderWorkspace
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 MB = 1 << 20
 LIMITS = ToolLimits(
@@ -212,3 +218,75 @@ async def test_a_workspace_over_its_limits_comes_and_goes_whole(open_tool, tmp_p
     result = await tool.call({"code": code}, workspace, LIMITS)
     assert (result.status, result.stdout) == ("ok", "30\n"), result
     assert sorted((change.path, change.kind) for change in result.files) == [("0", "deleted"), ("zero", "created")]
+
+
+WITHOUT_MOUNTS = """
+import asyncio, struct, sys
+from pathlib import Path
+
+from mappa_core import ToolLimits
+from mappa_core.sandbox import FolderWorkspace
+from mappa_sandbox.isolation import kernel, seccomp
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
+
+# As some containers do: no namespace can be made.
+unshare = {"x86_64": 272, "aarch64": 97}[sys.argv[1]]
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, unshare), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+kernel.no_new_privileges()
+seccomp.install_filter(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
+
+async def main():
+    tool = PythonTool(PythonOptions(sandbox="landlock"))
+    detail = (await tool.open()).detail
+    limits = ToolLimits(workspace_bytes=20 << 20, file_bytes=8 << 20)
+    code = "import time\\nfor number in range(10):\\n    open(str(number), 'wb').write(bytes(8 << 20))\\ntime.sleep(60)"
+    result = await tool.call({"code": code}, FolderWorkspace(Path(sys.argv[2])), limits)
+    await tool.close()
+    print(detail, result.watched, result.limit, sum(change.size for change in result.files) <= 20 << 20, sep="|")
+
+asyncio.run(main())
+"""
+
+
+def test_where_programs_may_have_no_mounts_files_are_polled_and_it_is_said(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_MOUNTS, os.uname().machine, str(tmp_path / "w")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    if "no Landlock" in done.stderr:
+        pytest.skip("this kernel has no Landlock")
+    assert done.returncode == 0, done.stderr
+    detail, watched, limit, fits = done.stdout.strip().split("|")
+    assert "files" in detail.partition("polled:")[2] and "file system in memory" not in detail
+    assert "'disk', 'files'" in watched and (limit, fits) == ("disk", "True")
+
+
+TEMPORARY_FOLDERS = """
+import os, shutil, tempfile, time
+end = time.monotonic() + 2.5
+made = 0
+while time.monotonic() < end:
+    folders = [tempfile.mkdtemp(dir=".") for _ in range(8)]
+    for folder in folders:
+        os.makedirs(f"{folder}/a/b")
+        open(f"{folder}/a/b/c", "w").close()
+    for folder in folders:
+        shutil.rmtree(folder)
+    made += 8
+print("made", made > 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock", "none"])
+async def test_programs_that_make_and_remove_folders_all_the_time_are_not_stopped(tmp_path, open_cage, sandbox):
+    """More programs at once than processors, so that a look at their folders takes long."""
+    tool = PythonTool(PythonOptions(sandbox=sandbox, workers=8, allow_unsafe=sandbox == "none"))
+    await open_cage(tool, sandbox)
+
+    async def run_one(number: int):
+        return await tool.call({"code": TEMPORARY_FOLDERS}, FolderWorkspace(tmp_path / str(number)), ToolLimits())
+
+    results = await asyncio.gather(*(run_one(number) for number in range(200)))
+    await tool.close()
+    assert [result for result in results if (result.status, result.stdout) != ("ok", "made True\n")] == []
