@@ -155,7 +155,9 @@ async def try_backend(
         await asyncio.to_thread(fork_server.close)
         raise ToolError(f"not used, as a program in it could {', '.join(escapes)}")
     if greeting.threads:
-        warnings += (f"preloading started {greeting.threads} threads, which programs lack: what needs them may wait for ever",)
+        warnings += (
+            f"preloading started {greeting.threads} threads, which programs lack: what needs them may wait for ever",
+        )
     return OpenedSandbox(fork_server, config, Sandbox(name=backend, detail=detail, warnings=warnings))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from mappa_core.safe_walk import Entry, remove_tree, walk
 
-
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SHORT_LINK_BYTES = 128
 """Links in memory that are shorter take no page of their own."""
