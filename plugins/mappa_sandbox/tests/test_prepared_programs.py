@@ -131,12 +131,11 @@ async def test_processes_of_the_container_have_the_programs_limits_and_its_group
     code = f"import subprocess\nsubprocess.run(['sleep', '{mark}'])"
     task = asyncio.create_task(prepared.call(code))
     async with asyncio.timeout(20):
-        while not (found := [pid for pid in all_processes() if mark in read(pid, "cmdline")]):
+        while not (found := [pid for pid in processes.list_processes() if mark in read(pid, "cmdline")]):
             assert not task.done(), await task
             await asyncio.sleep(0.01)
     (sleep,) = [pid for pid in found if read(pid, "comm") == "sleep\n"]
-    space = os.readlink(f"/proc/{sleep}/ns/pid")
-    inside = [pid for pid in all_processes() if link(pid, "ns/pid") == space]
+    inside = [pid for pid in processes.list_processes() if space(pid) == space(sleep)]
     helpers = [pid for pid in inside if read(pid, "comm") in ("bwrap\n", "cat\n")]
     assert len(helpers) == 2
     theirs = limits(sleep)
@@ -147,10 +146,6 @@ async def test_processes_of_the_container_have_the_programs_limits_and_its_group
     task.cancel()
 
 
-def all_processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
 def read(pid: int, name: str) -> str:
     try:
         return Path(f"/proc/{pid}/{name}").read_text()
@@ -158,9 +153,10 @@ def read(pid: int, name: str) -> str:
         return ""
 
 
-def link(pid: int, name: str) -> str:
+def space(pid: int) -> str:
+    """The process namespace of a process."""
     try:
-        return os.readlink(f"/proc/{pid}/{name}")
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
         return ""
 

@@ -6,8 +6,9 @@ done before there is a job, as they take longer than most programs run. Then the
 the container, and looks at its files and processes from inside. When the supervisor ends, in whatever way, the
 container ends with all processes in it.
 
-In the container all that can be written lies in memory: the workspace, /tmp and /dev/shm. There is only an empty network, no process of the host, and of /dev only devices that store nothing. The
-processes of the container itself are covered in its /proc: an ordinary user's program could write to their memory.
+In the container all that can be written lies in memory: the workspace, /tmp and /dev/shm. There is only an empty
+network, no process of the host, and of /dev only devices that store nothing. The processes of the container itself are
+covered in its /proc: an ordinary user's program, which runs as the same user, could write to their memory.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ SHORT_LINK_BYTES = 128
 
 @dataclass(frozen=True)
 class FolderUsage:
-    """Bytes (in whole pages, sparse files in full) and number of all entries, folders included; `inaccessible` if some are in
-    folders that cannot be entered, or too deep for a path."""
+    """Bytes (in whole pages, sparse files in full) and number of all entries, folders included; `inaccessible` if some
+    are in folders that cannot be entered, or too deep for a path."""
 
     bytes: int
     entries: int

@@ -1,8 +1,8 @@
 """System calls that programs may not make, or not with every argument, and why.
 
 All others are allowed up to the newest call that this list knows. Numbers are those of x86_64 and of aarch64, None
-where that has no such call. A call is *missing* (ENOSYS) or *unsupported* for a file (EOPNOTSUPP) where libraries have a
-fallback, and *refused* (EPERM) where programs must not make it.
+where that has no such call. A call is *missing* (ENOSYS) or *unsupported* (EOPNOTSUPP) where libraries have a fallback,
+and *refused* (EPERM) where programs must not make it.
 
 Allowed on purpose: `kill` and its relatives (restricted by the process namespace, or Landlock's scope), opening and
 naming files (by mounts, or Landlock), `execve` (by no new privileges), limits of the process itself (they can only be

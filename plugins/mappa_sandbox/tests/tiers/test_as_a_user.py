@@ -1,4 +1,4 @@
-"""The attacks, also those on the disk, once more, as an ordinary user: what root keeps from programs is not what keeps them in.
+"""The attacks once more, as an ordinary user: what root keeps from programs is not what keeps them in.
 
 The tests run in a mount namespace of their own, in which folders on the way to the interpreter and to the repository
 that only root may enter are replaced by ones that hold nothing but these two.
