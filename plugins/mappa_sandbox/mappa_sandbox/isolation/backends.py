@@ -116,8 +116,8 @@ class ForkedBackend(SandboxBackend):
         return Assignment(job, uid)
 
     def _move_to_memory(self, job: SandboxJob, workspace: MemoryWorkspace) -> None:
-        self.workspace = workspace
         kernel.mount_memory_files(self.scratch, workspace.max_bytes, workspace.max_files)
+        self.workspace = workspace
         place = f"{self.scratch}/workspace"
         os.mkdir(place)
         workspace.lay_out(place)

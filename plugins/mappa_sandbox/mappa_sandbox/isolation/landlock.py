@@ -83,7 +83,7 @@ def restrict(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequen
             _allow(ruleset, path, WRITE_RIGHTS & handled)
         _allow_all(ruleset, [*((path, READ_RIGHTS) for path in readable), *devices])
         if hidden:
-            _enter(_hiding_ruleset(tuple(hidden), (*writable, *readable)), version)
+            _enter(_hiding_ruleset(tuple(hidden), writable, readable), version)
         _enter(ruleset, version)
     finally:
         os.close(ruleset)
@@ -96,11 +96,13 @@ def prepare(hidden: Sequence[str]) -> None:
         _build_hiding_layer(tuple(hidden))
 
 
-def _hiding_ruleset(hidden: tuple[str, ...], needed: Iterable[str]) -> int:
+def _hiding_ruleset(hidden: tuple[str, ...], writable: Sequence[str], readable: Sequence[str]) -> int:
     """Return a ruleset that allows reading everything except hidden paths: a second layer, shared by all programs, as
     making a thousand rules takes longer than starting a program."""
     layer = _build_hiding_layer(hidden)
-    if not all(_covers(layer, path) for path in needed):
+    # A rule is for a folder itself, not for what is mounted at it later, as workspaces are.
+    mounted = any(os.path.dirname(path) in layer.walked and os.path.ismount(path) for path in writable)
+    if mounted or not all(_covers(layer, path) for path in (*writable, *readable)):
         os.close(layer.ruleset)
         _build_hiding_layer.cache_clear()
         layer = _build_hiding_layer(hidden)
@@ -131,11 +133,10 @@ def _build_hiding_layer(hidden: tuple[str, ...]) -> _HidingLayer:
 
 
 def _covers(layer: _HidingLayer, path: str) -> bool:
-    """Whether the layer has a rule for `path`: not if `path` was created, or something was mounted at it, after its
-    folder was walked."""
+    """Whether the layer has a rule for `path`: not if `path` was created after its folder was walked."""
     while (above := os.path.dirname(path)) not in layer.walked:
         path = above
-    return (path in layer.known and not os.path.ismount(path)) or path == "/" or not os.path.lexists(path)
+    return path in layer.known or path == "/" or not os.path.lexists(path)
 
 
 def expand_rules(path: str, hidden: Sequence[str]) -> list[tuple[str, int]]:

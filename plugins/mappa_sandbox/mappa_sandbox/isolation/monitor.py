@@ -129,7 +129,7 @@ class LimitChecker:
         """Return the limit that a program that has ended was over, or that its files are over, if any."""
         if self.group is not None and self.group.was_killed_for_memory():
             return MEMORY
-        # The home is gone then.
+        # Without the home, which goes with the program.
         return self._check_files((self.sandbox.folder,), 0)
 
     def _cpu_s(self, usages: list[processes.ProcessUsage]) -> float:

@@ -215,6 +215,18 @@ async def test_what_is_hidden_elsewhere_is_not_needed_to_hide_it(open_tool, bait
     assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith(("FileNotFoundError", "PermissionError"))
 
 
+async def test_a_workspace_beside_what_is_hidden_can_be_used(open_tool, bait):
+    (bait.root / "work/secret").write_text("hidden")
+    workspace = FolderWorkspace(bait.root / "work" / "beside")
+    tool = await open_tool(hidden_paths=[str(bait.root / "work/secret")])
+    code = "open('a', 'w').write('a')\nprint(open('a').read(), open('given').read())"
+    (workspace.path / "given").write_text("given")
+    result = await tool.call({"code": code}, workspace, ToolLimits())
+    assert (result.status, result.stdout) == ("ok", "a given\n"), result
+    secret = await tool.call({"code": f"open({str(bait.root / 'work/secret')!r})"}, workspace, ToolLimits())
+    assert secret.exit_code == 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_attacks_at_once_do_not_help_each_other(arena, seed):
     names = random.Random(seed).sample(("background", "write_outside", "read_secrets", "network", "meet", "poison"), 4)
