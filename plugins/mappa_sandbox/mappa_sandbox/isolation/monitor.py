@@ -21,8 +21,8 @@ from mappa_sandbox.isolation.program_process import ProgramProcess
 
 FIRST_CHECK_S = 0.05
 CHECK_INTERVAL_S = 0.1
-FILE_CHECK_INTERVAL = 3
-"""Files and mappings are included in every n-th check."""
+MAPPING_CHECK_INTERVAL = 3
+"""Mappings of memory are included in every n-th check; files, unless the kernel holds them, in all."""
 WALL, DISK, FILES, HIDDEN = "wall", "disk", "files", "hidden"
 """Limits, beside those that control groups can hold."""
 MAX_FAILED_CHECKS = 5
@@ -117,8 +117,7 @@ class LimitChecker:
         if self._cpu_s(usages) > self.job.cpu_s:
             return CPU
         try:
-            # The first check is thorough, so that a program that fills the disk at once is stopped.
-            limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
+            limit = self._exceeded_memory_or_files(pids, usages)
             self.failures = 0
         except OSError:  # a process cannot be inspected, or keeps moving its folders
             self.failures += 1
@@ -143,23 +142,21 @@ class LimitChecker:
         unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
         return sum(usage.cpu_s for usage in usages) + reaped + unreaped
 
-    def _exceeded_memory_or_files(
-        self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
-    ) -> str | None:
-        look_at_files = thoroughly and not self.sandbox.holds_files
-        if MEMORY in self.held and not look_at_files:
+    def _exceeded_memory_or_files(self, pids: list[int], usages: list[processes.ProcessUsage]) -> str | None:
+        polls_files = not self.sandbox.holds_files
+        if MEMORY in self.held and not polls_files:
             return None
         held = processes.HeldResources({}, {})
         for pid in pids:
             processes.add_descriptors(pid, self.device, held)
-            if thoroughly:
-                folders = () if self.sandbox.holds_files else self.sandbox.folders
+            if polls_files or self.checks % MAPPING_CHECK_INTERVAL == 1:
+                folders = self.sandbox.folders if polls_files else ()
                 processes.add_mappings(pid, folders, held, self.job.file_bytes)
         if MEMORY not in self.held:
             elsewhere = sum(held.memory.values()) + self.sandbox.memory_file_bytes()
             if self._exceeds_memory(usages, elsewhere):
                 return MEMORY
-        return self._check_files(self.sandbox.folders, sum(held.files.values())) if look_at_files else None
+        return self._check_files(self.sandbox.folders, sum(held.files.values())) if polls_files else None
 
     def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
         """Whether the program uses too much memory. Memory inherited from the preloading fork server is allowed once,
