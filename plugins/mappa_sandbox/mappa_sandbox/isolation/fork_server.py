@@ -257,7 +257,7 @@ def _enter_mounts() -> bool:
             kernel.enter_own_mounts()
             kernel.mount_memory_files("/", 1 << 20, 8)
             os._exit(0)
-        except BaseException:  # noqa: BLE001 - the parent is told by the exit code
+        except BaseException:  # noqa: BLE001 - the parent learns it from the exit code
             os._exit(1)
     if os.waitpid(trial, 0)[1] != 0:
         return False
