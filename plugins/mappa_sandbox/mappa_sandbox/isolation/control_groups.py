@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator
 from errno import EBUSY
 
 from mappa_sandbox.isolation.job import SandboxJob
-from mappa_sandbox.isolation.memory_workspace import spare_bytes
 
 MEMORY, PROCESSES, CPU = "memory", "processes", "cpu"
 CONTROLLERS = {"memory": MEMORY, "pids": PROCESSES}
@@ -151,12 +150,12 @@ def try_limits() -> tuple[str, ...]:
     return (*held, CPU)
 
 
-def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
+def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int, file_bytes: int) -> None:
     """Set the limits of a job's program. Of the memory that it inherits from the fork server, which it is charged for
-    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit; and as the files that it writes
-    to its workspace may lie in memory, it is charged for them, too."""
+    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit. Of the files in its workspace,
+    which it is charged for, too, where they lie in memory, it may write `file_bytes`."""
     inherited = min(inherited_bytes, job.memory_bytes // 4)
-    group.limit(job.memory_bytes + inherited + spare_bytes(job), job.processes + SPARE_PROCESSES)
+    group.limit(job.memory_bytes + inherited + file_bytes, job.processes + SPARE_PROCESSES)
 
 
 def _is_stopped(base: str, limit: str | None, attempt: Callable[[], None]) -> bool:

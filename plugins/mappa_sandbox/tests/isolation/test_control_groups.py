@@ -13,6 +13,7 @@ from mappa_sandbox import choose_sandbox
 from mappa_sandbox import find_control_groups as finder
 from mappa_sandbox.find_control_groups import ControlGroups, describe_limits, find_control_groups
 from mappa_sandbox.isolation import control_groups
+from mappa_sandbox.isolation.memory_workspace import spare_bytes
 from mappa_sandbox.messages import program_job
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
@@ -181,6 +182,6 @@ def test_files_in_memory_and_what_is_inherited_never_make_the_limit_more_than_ha
             self.memory_bytes = memory_bytes
 
     limits = ToolLimits(memory_bytes=memory_mb * MB, workspace_bytes=workspace_mb * MB)
-    group = Group()
-    control_groups.limit_group(group, program_job("", limits, folder="/"), inherited_mb * MB)
+    group, job = Group(), program_job("", limits, folder="/")
+    control_groups.limit_group(group, job, inherited_mb * MB, spare_bytes(job))
     assert group.memory_bytes == limit_mb * MB <= 1.5 * memory_mb * MB
