@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ MAX_PATH_BYTES = 3072
 
 ACCESS_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENXIO})
 """Errors that a program can cause on its files; other errors are faults of the machine."""
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Errors for a folder that was removed since it was listed, or has something else in its place."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,11 +40,12 @@ class Entry:
 
 
 class FolderCursor(AbstractContextManager["FolderCursor"]):
-    """A descriptor `fd` that moves through a folder tree. Closed by `with`. Raises OSError if the folder does not
-    exist, is a link or may not be entered; then `enter` stays where it is."""
+    """A descriptor `fd` that moves through a folder tree, from `root` on, which may be relative to the open `folder`.
+    Closed by `with`. Raises OSError if the folder does not exist, is a link or may not be entered; then `enter` stays
+    where it is."""
 
-    def __init__(self, root: Path) -> None:
-        self.fd = _open(root)
+    def __init__(self, root: Path, folder: int | None = None) -> None:
+        self.fd = _open(root, folder)
         self._above: list[tuple[int, int]] = []
 
     def enter(self, name: str) -> None:
@@ -65,7 +70,8 @@ class FolderCursor(AbstractContextManager["FolderCursor"]):
 
 def walk(root: Path) -> Iterator[Entry]:
     """All entries below `root`, in no order; a folder comes before its content, and again, as inaccessible, if it
-    cannot be entered. A root that is no folder is empty. Raises OSError for faults of the machine and moved folders."""
+    cannot be entered. What a program removes meanwhile is left out, or seen without its content. A root that is no
+    folder is empty. Raises OSError for faults of the machine and moved folders."""
     try:
         cursor = FolderCursor(root)
     except OSError as error:
@@ -82,9 +88,10 @@ def walk(root: Path) -> Iterator[Entry]:
                 continue
             folder = replace(waiting[-1].pop(), folder=cursor.fd)
             yield folder
-            if _try_enter(cursor, folder):
+            failure = _try_enter(cursor, folder)
+            if failure is None:
                 waiting.append((yield from _scan_folder(cursor, f"{folder.path}/")))
-            else:
+            elif failure not in _GONE:
                 yield replace(folder, inaccessible=True)
 
 
@@ -104,24 +111,26 @@ def _scan_folder(cursor: FolderCursor, prefix: str) -> Generator[Entry, None, li
     return folders
 
 
-def _try_enter(cursor: FolderCursor, folder: Entry) -> bool:
+def _try_enter(cursor: FolderCursor, folder: Entry) -> int | None:
+    """Enter a folder; returns the errno if that failed."""
     if folder.too_long:
-        return False
+        return errno.ENAMETOOLONG
     try:
         cursor.enter(folder.name)
     except OSError as error:
         if error.errno not in ACCESS_ERRNOS:
             raise
-        return False
-    return True
+        return error.errno
+    return None
 
 
-def remove_tree(root: Path) -> None:
-    """Remove a folder with its content. What cannot be removed stays, with its parent folders."""
+def remove_tree(root: Path, folder: int | None = None) -> None:
+    """Remove a folder with its content; `root` may be relative to the open `folder`. What cannot be removed stays, with
+    its parent folders."""
     with suppress(OSError):
-        if not root.is_symlink():
-            root.chmod(0o700)
-    with suppress(OSError), FolderCursor(root) as cursor:
+        if not stat.S_ISLNK(os.stat(root, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.chmod(root, 0o700, dir_fd=folder)
+    with suppress(OSError), FolderCursor(root, folder) as cursor:
         inside: list[str] = []
         waiting = [_remove_files(cursor)]
         while waiting:
@@ -140,7 +149,7 @@ def remove_tree(root: Path) -> None:
                     with suppress(OSError):
                         os.rmdir(inside.pop(), dir_fd=cursor.fd)
     with suppress(OSError):
-        root.rmdir()
+        os.rmdir(root, dir_fd=folder)
 
 
 def _remove_files(cursor: FolderCursor) -> list[str]:

@@ -117,7 +117,7 @@ class FolderWorkspace:
                 reason = _reason_not_kept(entry)
                 known = None if reason is not None else self._read_file(entry, now)
                 if known is None:
-                    left.append(f"{_printable(entry.path)} ({reason or 'cannot be read'})")
+                    left.append(f"{printable_path(entry.path)} ({reason or 'cannot be read'})")
                 else:
                     current[entry.path] = known
         changes = self._diff(current, linked)
@@ -264,8 +264,8 @@ def _reason_not_kept(entry: Entry) -> str | None:
     return None if kind == stat.S_IFREG else _KINDS.get(kind, "no regular file")
 
 
-def _printable(path: str) -> str:
-    """Format a path as one line of text, whatever bytes it contains."""
+def printable_path(path: str) -> str:
+    """Format a path that a program made as one line of text, whatever bytes it contains."""
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 

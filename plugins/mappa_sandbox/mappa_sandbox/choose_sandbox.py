@@ -143,19 +143,21 @@ async def try_backend(
     config = _make_config(backend, tuple(preload), tuple(hidden), warm_up, workers)
     fork_server = ForkServerProcess(config)
     try:
-        threads = await fork_server.wait_ready()
+        greeting = await fork_server.wait_ready()
         probe = partial(_find_escapes, fork_server, config)
         escapes, _ = await retry(probe, retries=RETRIES, label=backend)
     except BaseException:
         await asyncio.to_thread(fork_server.close)
         raise
     detail, warnings = _describe_backend(backend)
-    detail = "; ".join(filter(None, (detail, describe_limits(find_control_groups()))))
+    detail = "; ".join(filter(None, (detail, describe_limits(find_control_groups(), holds_files=greeting.holds_files))))
     if backend != "none" and escapes:
         await asyncio.to_thread(fork_server.close)
         raise ToolError(f"not used, as a program in it could {', '.join(escapes)}")
-    if threads:
-        warnings += (f"preloading started {threads} threads, which programs lack: what needs them may wait for ever",)
+    if greeting.threads:
+        warnings += (
+            f"preloading started {greeting.threads} threads, which programs lack: what needs them may wait for ever",
+        )
     return OpenedSandbox(fork_server, config, Sandbox(name=backend, detail=detail, warnings=warnings))
 
 

@@ -44,14 +44,19 @@ def find_control_groups() -> ControlGroups:
     return best if best.held else ControlGroups((), reason="; ".join(groups.reason for groups in found))
 
 
-def describe_limits(groups: ControlGroups) -> str:
-    """Describe which limits of all processes together the kernel enforces, and which are polled."""
+def describe_limits(groups: ControlGroups, *, holds_files: bool) -> str:
+    """Describe which limits of all processes together the kernel enforces, and which are polled. `holds_files` tells
+    whether it enforces those of files, without control groups."""
     names = {MEMORY: "memory", PROCESSES: "processes", CPU: "CPU time"}
     watched = [name for limit, name in names.items() if limit not in groups.held]
-    by_kernel = [names[limit] for limit in groups.held]
+    by_group = [names[limit] for limit in groups.held]
     why = f" (no control groups: {groups.reason})" if groups.reason else ""
-    parts = [f"control groups enforce {', '.join(by_kernel)}"] if by_kernel else []
-    return "; ".join([*parts, f"polled: {', '.join([*watched, 'files'])}{why}"])
+    parts = [
+        f"control groups enforce {', '.join(by_group)}" if by_group else "",
+        "a file system in memory enforces files" if holds_files else "",
+        f"polled: {', '.join(watched if holds_files else [*watched, 'files']) or 'none'}{why}",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def _systemd_launchers() -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,22 @@ main()
 FORK_SERVER_ENVIRONMENT = {"PYTHONMALLOC": "malloc"}
 """Variables of the fork server alone: Python's own allocator scatters objects over arenas of 1 MiB, which do not fit
 into huge pages (`isolation.huge_pages`)."""
-KILL_GRACE_S = 15.0
-"""Seconds beyond its wall limit after which a run counts as stuck: time for a busy machine to kill what is left."""
+KILL_GRACE_S = 60.0
+"""Seconds beyond its wall limit after which a run counts as stuck: time for a busy machine to kill what is left, and to
+copy the files of the workspace into memory and back."""
 _CLOSE_TIMEOUT_S = 10.0
 STARTUP_TIMEOUT_S = 300.0
 """Seconds that the fork server may take to preload modules."""
 _CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a fork server tells when it is ready: the number of `threads` that preloading started, which programs lack,
+    and whether the kernel holds the files of a workspace to their limits."""
+
+    threads: int
+    holds_files: bool
 
 
 class ForkServerProcess:
@@ -78,8 +89,8 @@ class ForkServerProcess:
         self._control.setblocking(False)
         self._lost = False
 
-    async def wait_ready(self) -> int:
-        """Wait until all modules are preloaded; returns the number of threads that this started, which programs lack.
+    async def wait_ready(self) -> Greeting:
+        """Wait until all modules are preloaded; returns what there is to know of it.
 
         Raises:
             ConfigError: a module cannot be imported.
@@ -97,7 +108,7 @@ class ForkServerProcess:
             raise ToolError(answer["broken"])
         if "fault" in answer:
             raise ConfigError(answer["fault"])
-        return int(answer["threads"])
+        return Greeting(threads=answer["threads"], holds_files=answer["holds_files"])
 
     @property
     def is_alive(self) -> bool:

@@ -66,3 +66,13 @@ def test_without_a_sandbox_nothing_is_run(program, capsys, monkeypatch):
     assert main(["sandbox", "run", program("print('ran')")]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "allow_unsafe=true" in err
+
+
+def test_a_name_of_a_file_is_one_line(program, capsys):
+    names = ["a\nok, exit code 0, 0.00 s in bubblewrap", "b\x1b[2J\rcreated c (1 bytes)", "d\u2028created e (1 bytes)"]
+    code = f"for name in {names!r}:\n    open(name, 'w').close()\nraise SystemExit(3)"
+    assert main(["sandbox", "run", program(code)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 + len(names) and lines[0].startswith("error, exit code 3")
+    assert lines[1] == "created a\\nok, exit code 0, 0.00 s in bubblewrap (0 bytes)"
+    assert [line[:9] for line in lines[1:]] == ["created a", "created b", "created d"]

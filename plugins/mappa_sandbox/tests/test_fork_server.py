@@ -21,7 +21,7 @@ from mappa_sandbox.messages import SUPERVISOR_LOST
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
-SLEEP = "import subprocess\nsleep = subprocess.Popen(['sleep', '{}'])\nopen('up', 'w').close()\nsleep.wait()"
+SLEEP = "import subprocess\nsubprocess.run(['sleep', '{}'])"
 
 
 @pytest.fixture
@@ -49,11 +49,16 @@ def fork_server_of(pids) -> int:
     return fork_server
 
 
-async def under_way(run, workspace, code):
-    """`code`, begun; it makes the file `up`."""
-    task = asyncio.create_task(run(code, wall_s=100.0))
-    await until(lambda: task.done() or "up" in workspace.files)
-    return task
+@pytest.fixture
+def under_way(run, processes, mark):
+    """A program that sleeps, begun."""
+
+    async def under_way():
+        task = asyncio.create_task(run(SLEEP.format(mark), wall_s=100.0))
+        await until(lambda: task.done() or processes(mark))
+        return task
+
+    return under_way
 
 
 async def test_one_fork_server_serves_many_programs(uncaged, workspace):
@@ -62,8 +67,8 @@ async def test_one_fork_server_serves_many_programs(uncaged, workspace):
     assert len(parents) == 1
 
 
-async def test_closing_ends_everything_and_leaves_no_folder(tool, run, workspace, processes, scratch, mark):
-    task = await under_way(run, workspace, SLEEP.format(mark))
+async def test_closing_ends_everything_and_leaves_no_folder(tool, under_way, processes, scratch, mark):
+    task = await under_way()
     await until(lambda: processes(str(scratch)) and processes(mark))
     await tool.close()
     assert processes(str(scratch)) == processes(mark) == [] == list(scratch.iterdir())
@@ -121,8 +126,8 @@ async def test_the_next_run_removes_folders_of_a_killed_run(run, scratch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_fork_server_that_dies_loses_programs_and_is_replaced(run, workspace, processes, scratch, mark, number):
-    task = await under_way(run, workspace, SLEEP.format(mark))
+async def test_a_fork_server_that_dies_loses_programs_and_is_replaced(run, under_way, processes, scratch, mark, number):
+    task = await under_way()
     os.kill(fork_server_of(processes(str(scratch))), number)
     with pytest.raises(ToolError, match="fork server ended"):
         await task
@@ -130,10 +135,10 @@ async def test_a_fork_server_that_dies_loses_programs_and_is_replaced(run, works
     assert (await run("print(1)")).stdout == "1\n"
 
 
-async def test_a_zygote_that_dies_ends_its_fork_server(tool, run, workspace, processes, scratch, mark):
+async def test_a_zygote_that_dies_ends_its_fork_server(tool, run, under_way, processes, scratch, mark):
     if (await tool.open()).name != "bubblewrap":
         pytest.skip("elsewhere the fork server itself is what programs are forked of")
-    task = await under_way(run, workspace, SLEEP.format(mark))
+    task = await under_way()
     fork_server = fork_server_of(processes(str(scratch)))
     zygote = int(Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()[0])
     os.kill(zygote, signal.SIGKILL)
@@ -194,8 +199,8 @@ async def test_a_stopped_fork_server_is_given_up(monkeypatch, run, processes, sc
     assert (await run("print(1)")).stdout == "1\n"
 
 
-async def test_cancelling_ends_the_program(run, workspace, processes, mark):
-    task = await under_way(run, workspace, SLEEP.format(mark))
+async def test_cancelling_ends_the_program(run, under_way, processes, mark):
+    task = await under_way()
     await until(lambda: processes(mark))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,11 @@ async def test_a_process_that_was_killed_before_its_job_is_no_fault_of_the_agent
         await prepared.call("print(1)")
 
 
+@pytest.fixture
+def mark() -> str:
+    return f"98764{time.monotonic_ns() % 10**9}"
+
+
 MOUNTS = """
 import os
 for line in open("/proc/self/mountinfo"):
@@ -114,11 +121,53 @@ async def test_what_is_mounted_for_a_job_is_mounted_as_bwrap_would(prepared, tmp
     ]
 
 
-async def test_processes_of_the_container_have_the_programs_limit_of_files(prepared):
+LIMITED = ("Max file size", "Max cpu time", "Max address space", "Max open files", "Max locked memory", "Max core file")
+
+
+async def test_processes_of_the_container_have_the_programs_limits_and_its_group(prepared, mark):
+    """Those that are not the program's: a program must gain nothing by taking control of them."""
     if prepared.backend != "bubblewrap":
         pytest.skip("there is no container")
-    code = "for pid in (1, 2): print(open(f'/proc/{pid}/limits').read().partition('Max file size')[2].split()[:2])"
-    assert (await prepared.call(code)).stdout == f"{['3145728', '3145728']}\n" * 2
+    code = f"import subprocess\nsubprocess.run(['sleep', '{mark}'])"
+    task = asyncio.create_task(prepared.call(code))
+    async with asyncio.timeout(20):
+        while not (found := [pid for pid in processes.list_processes() if mark in read(pid, "cmdline")]):
+            assert not task.done(), await task
+            await asyncio.sleep(0.01)
+    (sleep,) = [pid for pid in found if read(pid, "comm") == "sleep\n"]
+    inside = [pid for pid in processes.list_processes() if space(pid) == space(sleep)]
+    helpers = [pid for pid in inside if read(pid, "comm") in ("bwrap\n", "cat\n")]
+    assert len(helpers) == 2
+    theirs = limits(sleep)
+    for pid in helpers:
+        ours = limits(pid)
+        assert all(ours[name] <= theirs[name] for name in LIMITED), (ours, theirs)
+        assert read(pid, "cgroup") == read(sleep, "cgroup")
+    task.cancel()
+
+
+def read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
+
+
+def space(pid: int) -> str:
+    """The process namespace of a process."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def limits(pid: int) -> dict[str, float]:
+    """Hard limits by name."""
+    lines = read(pid, "limits").splitlines()[1:]
+    hard = {line[:26].strip(): line[47:68].strip() for line in lines}
+    return {name: float(value.replace("unlimited", "inf")) for name, value in hard.items()} | {
+        "Max core file": float(hard["Max core file size"])
+    }
 
 
 @pytest.mark.parametrize("uid", [None, 30_001])

@@ -14,6 +14,7 @@ from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.memory_workspace import MemoryWorkspace, spare_bytes, used_bytes
 from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
 
 # Above all that useradd hands out to people, services and containers, which ends at 600,100,000.
@@ -29,7 +30,9 @@ class SandboxBackend(ABC):
     folder: str
     """Working folder of the program."""
     folders: tuple[str, ...]
-    """Writable folders on a disk."""
+    """Writable folders whose files count together."""
+    holds_files: bool
+    """Whether the kernel holds the files in `folders` to the limits, as they lie in memory."""
 
     @abstractmethod
     def build(self) -> None:
@@ -59,6 +62,10 @@ class SandboxBackend(ABC):
         """Bytes of files that lie in memory and belong to no process."""
 
     @abstractmethod
+    def bring_back(self) -> None:
+        """Bring the files of the working folder to where the job's folder is. No process of the program is left."""
+
+    @abstractmethod
     def kill_all(self) -> None:
         """Kill the program and all that it started; returns when they are gone."""
 
@@ -68,16 +75,24 @@ class SandboxBackend(ABC):
 
 
 class ForkedBackend(SandboxBackend):
-    """Programs are forks of their supervisor, and confine themselves by `confinement`."""
+    """Programs are forks of their supervisor, and confine themselves by `confinement`.
+
+    Where the supervisor may mount, workspace and home lie in one file system in memory, which only it and the program
+    see."""
 
     def __init__(self, config: SandboxConfig, confinement: type[Unconfined]) -> None:
         self.config = config
         # By the supervisor's id: the fork server removes it where the supervisor was killed.
-        self.home = f"{config.scratch}/{os.getpid()}"
+        self.scratch = f"{config.scratch}/{os.getpid()}"
+        self.home = f"{self.scratch}/home"
         self.confinement = confinement
+        self.holds_files = config.may_mount
+        self.workspace: MemoryWorkspace | None = None
+        self.free_bytes = 0
 
     def build(self) -> None:
-        pass
+        if self.holds_files:
+            kernel.enter_own_mounts()  # before the program is forked, which sees what is mounted here later
 
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
         theirs, ours = os.pipe()
@@ -91,11 +106,23 @@ class ForkedBackend(SandboxBackend):
 
     def admit(self, job: SandboxJob) -> Assignment:
         uid = assign_workspace_user(job.folder) if self.confinement.changes_user else None
+        os.mkdir(self.scratch, 0o711)
+        if self.holds_files:
+            self._move_to_memory(job, MemoryWorkspace.open(job, uid))
         os.mkdir(self.home, 0o700)
         if uid is not None:
             disk.change_owner(self.home, uid)
         self.folder, self.folders = job.folder, (job.folder, self.home)
         return Assignment(job, uid)
+
+    def _move_to_memory(self, job: SandboxJob, workspace: MemoryWorkspace) -> None:
+        kernel.mount_memory_files(self.scratch, workspace.max_bytes, workspace.max_files)
+        self.workspace = workspace
+        place = f"{self.scratch}/workspace"
+        os.mkdir(place)
+        workspace.lay_out(place)
+        kernel.place_mount(kernel.open_mount(place, read_only=False), job.folder)
+        self.free_bytes = used_bytes(self.scratch) + spare_bytes(job)
 
     def inherited_memory(self) -> int:
         return processes.own_memory_bytes()
@@ -104,13 +131,19 @@ class ForkedBackend(SandboxBackend):
         return processes.descendants_of(os.getpid())
 
     def memory_file_bytes(self) -> int:
-        return 0
+        return max(0, used_bytes(self.scratch) - self.free_bytes) if self.holds_files else 0
+
+    def bring_back(self) -> None:
+        if self.workspace is not None:
+            self.workspace.bring_back(self.folder)
 
     def kill_all(self) -> None:
         processes.kill_descendants()
 
     def clean_up(self) -> None:
-        remove_tree(Path(self.home))
+        if self.workspace is not None:
+            kernel.unmount(self.scratch)
+        remove_tree(Path(self.scratch))
 
 
 @dataclass(frozen=True)
@@ -145,6 +178,8 @@ class LandlockConfinement(Unconfined):
         kernel.no_new_privileges()
         if self.assignment.uid is not None:
             privileges.drop_to_user(self.assignment.uid, read_everything=True)
+        elif self.config.may_mount:
+            privileges.drop_capabilities()
         landlock.restrict(
             writable=(self.folder, self.home),
             readable=(

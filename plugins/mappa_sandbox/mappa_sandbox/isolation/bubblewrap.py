@@ -6,8 +6,9 @@ done before there is a job, as they take longer than most programs run. Then the
 the container, and looks at its files and processes from inside. When the supervisor ends, in whatever way, the
 container ends with all processes in it.
 
-In the container the workspace is the only writable folder on a disk. /tmp and /dev/shm are in memory. There is only an
-empty network, no process of the host, and of /dev only devices that store nothing.
+In the container all that can be written lies in memory: the workspace, /tmp and /dev/shm. There is only an empty
+network, no process of the host, and of /dev only devices that store nothing. The processes of the container itself are
+covered in its /proc: an ordinary user's program, which runs as the same user, could write to their memory.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from dataclasses import dataclass
 
 from mappa_sandbox.isolation import kernel, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.backends import SandboxBackend, assign_workspace_user
-from mappa_sandbox.isolation.control_groups import ControlGroup
+from mappa_sandbox.isolation.control_groups import SPARE_PROCESSES, ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
-from mappa_sandbox.isolation.program_process import ProgramProcess
+from mappa_sandbox.isolation.memory_workspace import MemoryWorkspace, spare_bytes, used_bytes, used_names
+from mappa_sandbox.isolation.program_process import ProgramProcess, program_limits
 from mappa_sandbox.isolation.zygote import Zygote
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
-IN_MEMORY = (HOME, "/dev/shm")
+IN_MEMORY = {HOME: 1.0, "/dev/shm": 0.5}
+"""Folders in memory beside the workspace, with the part of the limit of memory that their files may take: both together
+stay near it, also before a check adds them up."""
 FOR_CAT = (
     *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64"),
     *("/nix/store", "/gnu/store"),
@@ -78,9 +82,12 @@ class BubblewrapBackend(SandboxBackend):
 
     folder = WORKSPACE
     folders = (WORKSPACE,)
+    holds_files = True
 
     def __init__(self, config: SandboxConfig, zygote: Zygote) -> None:
         self.config = config
+        self.workspace: MemoryWorkspace | None = None
+        self.free_bytes = 0
         self.zygote = zygote
         self.bwrap = BwrapProcess()
         # For every path that bwrap binds it reads the whole table of mounts: it binds no more than it must.
@@ -100,24 +107,34 @@ class BubblewrapBackend(SandboxBackend):
         }
         with kernel.visited_mounts(self.bwrap.inside):
             _place_mounts(mounts)
+            for pid in processes.list_processes():
+                kernel.cover_folder(f"/proc/{pid}")
 
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
+        if group is not None:
+            for pid in self.bwrap.members_inside:
+                group.add(pid)
         return self.zygote.fork_program(self.bwrap.inside, outputs, group)
 
     def admit(self, job: SandboxJob) -> Assignment:
         uid = assign_workspace_user(job.folder)
         if uid is not None:
             _check_readable(job.inputs)
-        self.bwrap.limit_files(job.file_bytes)
+        self.bwrap.limit(job)
         # Opened here and mounted there: inside, the paths of the host do not exist.
         mounts = {path: kernel.open_mount(path, read_only=True) for path in job.inputs}
-        mounts[WORKSPACE] = kernel.open_mount(job.folder, read_only=False)
+        workspace = self.workspace = MemoryWorkspace.open(job, uid)
         # For good: limits are checked by the container's own /proc and folders.
         kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
         _place_mounts(mounts)
         kernel.make_read_only("/")  # not before the places to mount at were made
-        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
-            kernel.limit_memory_files(place, job.memory_bytes, job.memory_bytes // BYTES_PER_NAME)
+        # bwrap itself knows no limit of files, and no older one a size.
+        for place, share in IN_MEMORY.items():
+            size = int(job.memory_bytes * share)
+            kernel.limit_memory_files(place, size, size // BYTES_PER_NAME)
+        kernel.limit_memory_files(WORKSPACE, workspace.max_bytes, workspace.max_files)
+        workspace.lay_out(WORKSPACE)
+        self.free_bytes = used_bytes(WORKSPACE) + spare_bytes(job)
         return Assignment(job, uid)
 
     def inherited_memory(self) -> int:
@@ -127,12 +144,12 @@ class BubblewrapBackend(SandboxBackend):
         return processes.list_processes()
 
     def memory_file_bytes(self) -> int:
-        used = 0
-        for place in IN_MEMORY:
-            status = os.statvfs(place)
-            used += (status.f_blocks - status.f_bfree) * status.f_frsize
-            used += (status.f_files - status.f_ffree) * NAME_BYTES
-        return used
+        beside = sum(used_bytes(place) + used_names(place) * NAME_BYTES for place in IN_MEMORY)
+        return beside + max(0, used_bytes(WORKSPACE) - self.free_bytes)
+
+    def bring_back(self) -> None:
+        if self.workspace is not None:
+            self.workspace.bring_back(WORKSPACE)
 
     def kill_all(self) -> None:
         # All processes of the container die with its first one, which ends when the others are gone.
@@ -155,7 +172,7 @@ class BubblewrapBackend(SandboxBackend):
             yield from ("--perms", "1777", "--tmpfs", place)
         yield from bind_arguments(self.bound)
         yield from hide_arguments(self.config.hidden)
-        yield from ("--dir", WORKSPACE)
+        yield from ("--perms", "0700", "--tmpfs", WORKSPACE)
 
 
 def bind_arguments(paths: Iterable[str]) -> Iterator[str]:
@@ -190,8 +207,8 @@ class BwrapProcess:
     def __init__(self) -> None:
         self.inside = -1
         self._pid = 0
-        self._members: list[int] = []
-        # Open until the end: what an ordinary user's program writes to what `cat` reads must not end `cat`.
+        self.members_inside: list[int] = []
+        # Open until the end: `cat` ends with what it reads.
         self._ours: list[int] = []
 
     def start(self, bubblewrap: str, arguments: Iterable[str], extra: Sequence[int] = ()) -> None:
@@ -216,13 +233,13 @@ class BwrapProcess:
             raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
         first = json.loads(os.read(info, 4096))["child-pid"]
         self.inside = os.pidfd_open(first)
-        # `bwrap` outside, its fork that is the first process inside, and `cat`.
-        self._members = [self._pid, first, *processes.children_of(first)]
+        self.members_inside = [first, *processes.children_of(first)]  # a fork of `bwrap`, and `cat`
 
-    def limit_files(self, size: int) -> None:
-        """Limit the bytes of each file that its own processes may write, as a program may gain control of them."""
-        for pid in self._members:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+    def limit(self, job: SandboxJob) -> None:
+        """Hold its own processes to the limits of the program, which must gain nothing by taking control of them."""
+        for pid in (self._pid, *self.members_inside):
+            for kind, values in program_limits(job, job.memory_bytes, job.processes + SPARE_PROCESSES).items():
+                resource.prlimit(pid, kind, values)
 
     def kill(self) -> None:
         """Kill it; the container ends soon after."""

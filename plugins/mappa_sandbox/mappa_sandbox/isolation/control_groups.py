@@ -46,6 +46,10 @@ class ControlGroup:
         if PROCESSES in self.held:
             self._write("pids.max", processes)
 
+    def add(self, pid: int) -> None:
+        """Make another process, and so all that it starts from now on, a member."""
+        self._write("cgroup.procs", pid)
+
     def cpu_s(self) -> float:
         """CPU seconds of all that have been members, waited for or not."""
         return self._counts("cpu.stat")["usage_usec"] / 1e6
@@ -146,10 +150,12 @@ def try_limits() -> tuple[str, ...]:
     return (*held, CPU)
 
 
-def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
+def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int, file_bytes: int) -> None:
     """Set the limits of a job's program. Of the memory that it inherits from the fork server, which it is charged for
-    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit."""
-    group.limit(job.memory_bytes + min(inherited_bytes, job.memory_bytes // 4), job.processes + SPARE_PROCESSES)
+    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit. Of the files in its workspace,
+    which it is charged for, too, where they lie in memory, it may write `file_bytes`."""
+    inherited = min(inherited_bytes, job.memory_bytes // 4)
+    group.limit(job.memory_bytes + inherited + file_bytes, job.processes + SPARE_PROCESSES)
 
 
 def _is_stopped(base: str, limit: str | None, attempt: Callable[[], None]) -> bool:

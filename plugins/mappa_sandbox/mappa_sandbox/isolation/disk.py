@@ -12,11 +12,15 @@ from pathlib import Path
 
 from mappa_core.safe_walk import Entry, remove_tree, walk
 
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SHORT_LINK_BYTES = 128
+"""Links in memory that are shorter take no page of their own."""
+
 
 @dataclass(frozen=True)
 class FolderUsage:
-    """Bytes (sparse files count in full) and number of all entries, folders included; `inaccessible` if some are in
-    folders that cannot be entered, or too deep for a path."""
+    """Bytes (in whole pages, sparse files in full) and number of all entries, folders included; `inaccessible` if some
+    are in folders that cannot be entered, or too deep for a path."""
 
     bytes: int
     entries: int
@@ -95,8 +99,13 @@ def _latest_first(status_of: Mapping[str, os.stat_result]) -> list[str]:
 
 
 def _bytes(status: os.stat_result) -> int:
+    if stat.S_ISDIR(status.st_mode):
+        return 0
     # Blocks are of 512 bytes on every file system, and more than the size where room was reserved (`fallocate`).
-    return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_size, status.st_blocks * 512)
+    size = max(status.st_size, status.st_blocks * 512)
+    # In memory a file takes whole pages, and so does a link from a length on; a disk may pack small ones.
+    is_short_link = stat.S_ISLNK(status.st_mode) and status.st_size < SHORT_LINK_BYTES
+    return size if is_short_link else -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _make_entry_readable(entry: Entry) -> None:

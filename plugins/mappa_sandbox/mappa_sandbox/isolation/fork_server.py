@@ -224,7 +224,10 @@ def main() -> None:
     sys.argv = [""]
     if config.held:
         config = replace(config, control_base=control_groups.open_base())
+    if config.backend == "landlock":
+        config = replace(config, may_mount=_enter_mounts())
     zygote, greeting = _prepare(config, control)
+    greeting["holds_files"] = config.may_mount or config.backend == "bubblewrap"
     control.sendall(json.dumps(greeting).encode() + b"\n")
     if "ready" not in greeting:
         return
@@ -242,6 +245,30 @@ def main() -> None:
         if config.control_base:
             control_groups.remove_groups(config.control_base, of=supervisors)
         remove_tree(Path(config.scratch))
+
+
+def _enter_mounts() -> bool:
+    """Make it possible for supervisors to mount, and return True; return False if it is not possible here. As an
+    ordinary user, this process is in a user namespace afterwards."""
+    trial = os.fork()  # from a user namespace in which it turns out that mounts are forbidden there is no way back
+    if trial == 0:
+        try:
+            _enter_user_namespace()
+            kernel.enter_own_mounts()
+            kernel.mount_memory_files("/", 1 << 20, 8)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the parent learns it from the exit code
+            os._exit(1)
+    if os.waitpid(trial, 0)[1] != 0:
+        return False
+    _enter_user_namespace()
+    kernel.die_with_parent(signal.SIGTERM)  # entering it has undone it
+    return True
+
+
+def _enter_user_namespace() -> None:
+    if os.geteuid() != 0:
+        kernel.enter_own_user_namespace()
 
 
 def _prepare(config: SandboxConfig, control: socket.socket) -> tuple[Zygote | None, dict[str, Any]]:

@@ -37,6 +37,8 @@ class SandboxConfig:
     """Limits that control groups hold (`control_groups`): none where there are none."""
     launcher: tuple[str, ...] = ()
     """Command that starts the fork server in a control group of its own."""
+    may_mount: bool = False
+    """Whether supervisors may mount, where the backend can do without; the fork server finds it."""
     control_base: str = ""
     """Folder of the control groups of programs; the fork server finds it."""
 

@@ -20,7 +20,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 
-MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_REC = 1, 2, 4, 8, 32, 1 << 14
+MNT_DETACH = 2
 MADV_COLLAPSE = 25
 
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
@@ -85,11 +86,48 @@ def visited_mounts(process: int) -> Iterator[None]:
         os.close(own)
 
 
+def enter_own_user_namespace() -> None:
+    """Enter a new user namespace, as the same user and with all capabilities in it, and a mount namespace of it. This
+    process must have one thread."""
+    uid, gid = os.geteuid(), os.getegid()
+    check_result(LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare(user, mounts)")
+    # The kernel lets an ordinary user map its group only after it has given up changing groups.
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as setting:
+            setting.write(text)
+
+
+def enter_own_mounts() -> None:
+    """Enter a new mount namespace, from which no mount reaches another one."""
+    check_result(LIBC.unshare(CLONE_NEWNS), "unshare(mounts)")
+    _mount("none", "/", None, MS_REC | MS_PRIVATE, None)
+
+
+def mount_memory_files(place: str, size: int, count: int) -> None:
+    """Mount a file system in memory at `place`, of at most `size` bytes and `count` files, folders and links."""
+    _mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=0711,size={size},nr_inodes={count}")
+
+
 def limit_memory_files(place: str, size: int, count: int) -> None:
     """Limit the bytes and the number of files of the file system in memory that is mounted at `place`."""
-    flags = ctypes.c_ulong(MS_REMOUNT | MS_NOSUID | MS_NODEV)  # a remount drops the flags that it does not repeat
-    options = f"size={size},nr_inodes={count}".encode()
-    check_result(LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options), f"mount({place})")
+    # A remount drops the flags that it does not repeat.
+    _mount("tmpfs", place, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, f"size={size},nr_inodes={count}")
+
+
+def cover_folder(place: str) -> None:
+    """Mount an empty folder, which nobody but root may open, over the folder `place`."""
+    _mount("tmpfs", place, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0000,size=4k,nr_inodes=1")
+
+
+def unmount(place: str) -> None:
+    """Remove the mount at `place`, though it may be in use."""
+    check_result(LIBC.umount2(os.fsencode(place), MNT_DETACH), f"umount({place})")
+
+
+def _mount(source: str, place: str, kind: str | None, flags: int, options: str | None) -> None:
+    kind_, options_ = (None if text is None else text.encode() for text in (kind, options))
+    result = LIBC.mount(source.encode(), os.fsencode(place), kind_, ctypes.c_ulong(flags), options_)
+    check_result(result, f"mount({place})")
 
 
 def open_mount(path: str, *, read_only: bool) -> int:

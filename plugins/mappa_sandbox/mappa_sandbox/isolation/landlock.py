@@ -83,7 +83,7 @@ def restrict(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequen
             _allow(ruleset, path, WRITE_RIGHTS & handled)
         _allow_all(ruleset, [*((path, READ_RIGHTS) for path in readable), *devices])
         if hidden:
-            _enter(_hiding_ruleset(tuple(hidden), (*writable, *readable)), version)
+            _enter(_hiding_ruleset(tuple(hidden), writable, readable), version)
         _enter(ruleset, version)
     finally:
         os.close(ruleset)
@@ -96,11 +96,13 @@ def prepare(hidden: Sequence[str]) -> None:
         _build_hiding_layer(tuple(hidden))
 
 
-def _hiding_ruleset(hidden: tuple[str, ...], needed: Iterable[str]) -> int:
+def _hiding_ruleset(hidden: tuple[str, ...], writable: Sequence[str], readable: Sequence[str]) -> int:
     """Return a ruleset that allows reading everything except hidden paths: a second layer, shared by all programs, as
     making a thousand rules takes longer than starting a program."""
     layer = _build_hiding_layer(hidden)
-    if not all(_covers(layer, path) for path in needed):
+    # A rule is for a folder itself, not for what is mounted at it later, as workspaces are.
+    mounted = any(os.path.dirname(path) in layer.walked and os.path.ismount(path) for path in writable)
+    if mounted or not all(_covers(layer, path) for path in (*writable, *readable)):
         os.close(layer.ruleset)
         _build_hiding_layer.cache_clear()
         layer = _build_hiding_layer(hidden)

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mappa_sandbox.isolation import disk, processes
@@ -20,8 +21,8 @@ from mappa_sandbox.isolation.program_process import ProgramProcess
 
 FIRST_CHECK_S = 0.05
 CHECK_INTERVAL_S = 0.1
-FILE_CHECK_INTERVAL = 3
-"""Files and mappings are included in every n-th check."""
+MAPPING_CHECK_INTERVAL = 3
+"""Mappings of memory are included in every n-th check; files, unless the kernel holds them, in all."""
 WALL, DISK, FILES, HIDDEN = "wall", "disk", "files", "hidden"
 """Limits, beside those that control groups can hold."""
 MAX_FAILED_CHECKS = 5
@@ -103,7 +104,8 @@ class LimitChecker:
     @property
     def watched(self) -> list[str]:
         """The limits that the kernel does not hold or count for all processes together."""
-        return [*(limit for limit in (MEMORY, PROCESSES, CPU) if limit not in self.held), DISK, FILES]
+        polled = [limit for limit in (MEMORY, PROCESSES, CPU) if limit not in self.held]
+        return polled if self.sandbox.holds_files else [*polled, DISK, FILES]
 
     def exceeded_limit(self) -> str | None:
         """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
@@ -115,8 +117,7 @@ class LimitChecker:
         if self._cpu_s(usages) > self.job.cpu_s:
             return CPU
         try:
-            # The first check is thorough, so that a program that fills the disk at once is stopped.
-            limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
+            limit = self._exceeded_memory_or_files(pids, usages)
             self.failures = 0
         except OSError:  # a process cannot be inspected, or keeps moving its folders
             self.failures += 1
@@ -127,7 +128,8 @@ class LimitChecker:
         """Return the limit that a program that has ended was over, or that its files are over, if any."""
         if self.group is not None and self.group.was_killed_for_memory():
             return MEMORY
-        return self._check_files(0)
+        # Without the home, which goes with the program.
+        return self._check_files((self.sandbox.folder,), 0)
 
     def _cpu_s(self, usages: list[processes.ProcessUsage]) -> float:
         """CPU seconds of all processes that there are and were."""
@@ -140,21 +142,21 @@ class LimitChecker:
         unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
         return sum(usage.cpu_s for usage in usages) + reaped + unreaped
 
-    def _exceeded_memory_or_files(
-        self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
-    ) -> str | None:
-        if MEMORY in self.held and not thoroughly:
+    def _exceeded_memory_or_files(self, pids: list[int], usages: list[processes.ProcessUsage]) -> str | None:
+        polls_files = not self.sandbox.holds_files
+        if MEMORY in self.held and not polls_files:
             return None
         held = processes.HeldResources({}, {})
         for pid in pids:
             processes.add_descriptors(pid, self.device, held)
-            if thoroughly:
-                processes.add_mappings(pid, self.sandbox.folders, held, self.job.file_bytes)
+            if polls_files or self.checks % MAPPING_CHECK_INTERVAL == 1:
+                folders = self.sandbox.folders if polls_files else ()
+                processes.add_mappings(pid, folders, held, self.job.file_bytes)
         if MEMORY not in self.held:
             elsewhere = sum(held.memory.values()) + self.sandbox.memory_file_bytes()
             if self._exceeds_memory(usages, elsewhere):
                 return MEMORY
-        return self._check_files(sum(held.files.values())) if thoroughly else None
+        return self._check_files(self.sandbox.folders, sum(held.files.values())) if polls_files else None
 
     def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
         """Whether the program uses too much memory. Memory inherited from the preloading fork server is allowed once,
@@ -166,8 +168,8 @@ class LimitChecker:
         shares = ((processes.proportional_memory(usage.pid), usage.memory) for usage in usages)
         return sum(reported if share is None else share for share, reported in shares) > limit
 
-    def _check_files(self, nameless: int) -> str | None:
-        usage = disk.measure(self.sandbox.folders, self.max_entries)
+    def _check_files(self, folders: Sequence[str], nameless: int) -> str | None:
+        usage = disk.measure(folders, self.max_entries)
         if usage.inaccessible or usage.entries > self.max_entries:
             return FILES
         return DISK if usage.bytes + nameless > self.max_bytes else None

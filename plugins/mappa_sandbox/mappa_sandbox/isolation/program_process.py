@@ -146,12 +146,22 @@ def limit_program(job: SandboxJob, confinement: Confinement) -> None:
     """Set the limits of this process and of each that it starts. The limit on processes counts all processes of a user:
     the LimitChecker counts better, this one covers what a program starts between two of its checks."""
     limit_machinery()
-    set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
-    cpu = math.ceil(job.cpu_s)
-    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU at the first, which tells the reason; SIGKILL at the second
-    set_limit(resource.RLIMIT_AS, job.memory_bytes + address_space_bytes())
     # What a shared user runs beside the program is unknown: at most all that runs now.
-    set_limit(resource.RLIMIT_NPROC, job.processes + (SPARE_PROCESSES if confinement.has_own_user else count_threads()))
+    others = SPARE_PROCESSES if confinement.has_own_user else count_threads()
+    limits = program_limits(job, job.memory_bytes + address_space_bytes(), job.processes + others)
+    for kind, (soft, hard) in limits.items():
+        set_limit(kind, soft, hard)
+
+
+def program_limits(job: SandboxJob, address_space: int, processes: int) -> dict[int, tuple[int, int]]:
+    """Limits of each process of a program, soft and hard, by kind."""
+    cpu = math.ceil(job.cpu_s)
+    return {
+        resource.RLIMIT_FSIZE: (job.file_bytes, job.file_bytes),
+        resource.RLIMIT_CPU: (cpu, cpu + 1),  # SIGXCPU at the first, which tells the reason; SIGKILL at the second
+        resource.RLIMIT_AS: (address_space, address_space),
+        resource.RLIMIT_NPROC: (processes, processes),
+    }
 
 
 def set_limit(kind: int, soft: int, hard: int | None = None) -> None:

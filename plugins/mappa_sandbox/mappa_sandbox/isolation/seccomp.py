@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
-from errno import ENOMEM, ENOSYS, EPERM
+from errno import ENOMEM, ENOSYS, EOPNOTSUPP, EPERM
 from functools import lru_cache
 from mmap import MAP_ANONYMOUS, MAP_SHARED
 
@@ -24,6 +24,7 @@ from mappa_sandbox.isolation.syscalls import (
     REFUSED_CALLS,
     SHARING_NUMBERS,
     TOUCH_CALL,
+    UNSUPPORTED_CALLS,
     Condition,
     Numbers,
 )
@@ -87,7 +88,9 @@ def _rules(column: int, keep_metadata: bool) -> Instructions:
 
 def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Instructions]]:
     """The number of each restricted call, and its instructions, which any other call skips."""
-    answers = [(REFUSED_CALLS, EPERM), (MISSING_CALLS, ENOSYS), *([(METADATA_CALLS, 0)] if keep_metadata else [])]
+    answers = [(REFUSED_CALLS, EPERM), (MISSING_CALLS, ENOSYS), (UNSUPPORTED_CALLS, EOPNOTSUPP)]
+    if keep_metadata:
+        answers.append((METADATA_CALLS, 0))
     for calls, errno in answers:
         for name, number in _calls_of_machine(calls, column):
             body = _unless_now() if name == TOUCH_CALL else []

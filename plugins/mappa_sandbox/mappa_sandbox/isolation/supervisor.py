@@ -18,6 +18,7 @@ from mappa_sandbox.isolation.backends import CONFINEMENTS, ForkedBackend, Sandbo
 from mappa_sandbox.isolation.bubblewrap import BubblewrapBackend
 from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.memory_workspace import spare_bytes
 from mappa_sandbox.isolation.monitor import WALL, LimitChecker, ProgramMonitor
 from mappa_sandbox.isolation.output import OutputCapture, open_one_way, read_available
 from mappa_sandbox.isolation.program_process import ProgramProcess, assign, limit_machinery
@@ -124,7 +125,8 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
     sandbox, group = prepared.sandbox, prepared.group
     assignment = sandbox.admit(job)
     if group is not None:
-        control_groups.limit_group(group, job, prepared.inherited_memory)
+        file_bytes = spare_bytes(job) if sandbox.holds_files else 0
+        control_groups.limit_group(group, job, prepared.inherited_memory, file_bytes)
     checker = LimitChecker(sandbox, job, prepared.inherited_memory, group)
     ending = run_monitored(assignment, prepared, channel, signals, checker)
     disk.make_readable(sandbox.folder)  # before it is measured: a program may have locked folders
@@ -132,6 +134,8 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
         disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
         if ending["limit"] is None:
             ending |= {"exit": None, "limit": limit}
+    if ending is not None:
+        sandbox.bring_back()
     return ending
 
 

@@ -1,8 +1,8 @@
 """System calls that programs may not make, or not with every argument, and why.
 
 All others are allowed up to the newest call that this list knows. Numbers are those of x86_64 and of aarch64, None
-where that has no such call. A call is *missing* (ENOSYS) where libraries have a fallback, and *refused* (EPERM) where
-programs must not make it.
+where that has no such call. A call is *missing* (ENOSYS) or *unsupported* (EOPNOTSUPP) where libraries have a fallback,
+and *refused* (EPERM) where programs must not make it.
 
 Allowed on purpose: `kill` and its relatives (restricted by the process namespace, or Landlock's scope), opening and
 naming files (by mounts, or Landlock), `execve` (by no new privileges), limits of the process itself (they can only be
@@ -98,6 +98,12 @@ _MISSING: dict[str, tuple[int, int | None]] = {
     "io_setup": (206, 0),
 }  # fmt: skip
 
+_UNSUPPORTED: dict[str, tuple[int, int | None]] = {
+    # Room for a file in one call, at once and beyond its end, where no limit of its size counts. The C library writes
+    # instead.
+    "fallocate": (285, 47),
+}  # fmt: skip
+
 _METADATA: dict[str, tuple[int, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
@@ -115,6 +121,7 @@ _CONDITIONAL: dict[str, tuple[int, int | None]] = {
 
 REFUSED_CALLS = {name: Numbers(*numbers) for name, numbers in _REFUSED.items()}
 MISSING_CALLS = {name: Numbers(*numbers) for name, numbers in _MISSING.items()}
+UNSUPPORTED_CALLS = {name: Numbers(*numbers) for name, numbers in _UNSUPPORTED.items()}
 METADATA_CALLS = {name: Numbers(*numbers) for name, numbers in _METADATA.items()}
 """Calls that change a file's mode, owner, times and attributes: neither Landlock nor anything else restricts these by
 path, so that a program could change them for all files that its user owns."""

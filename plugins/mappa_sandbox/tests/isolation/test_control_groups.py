@@ -13,6 +13,8 @@ from mappa_sandbox import choose_sandbox
 from mappa_sandbox import find_control_groups as finder
 from mappa_sandbox.find_control_groups import ControlGroups, describe_limits, find_control_groups
 from mappa_sandbox.isolation import control_groups
+from mappa_sandbox.isolation.memory_workspace import spare_bytes
+from mappa_sandbox.messages import program_job
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
@@ -91,7 +93,9 @@ async def test_no_group_is_left_of_a_program(base, backend, tmp_path):
         result = await tool.call({"code": code}, FolderWorkspace(tmp_path / "w"), ToolLimits(wall_s=0.5))
     held = find_control_groups().held
     assert result.limit == "wall" and held
-    assert result.watched == ("wall", *(name for name in LIMITS if name not in held), "disk", "files")
+    polled_files = "files" in sandbox.detail.partition("polled:")[2]
+    files = ("disk", "files") if polled_files else ()
+    assert result.watched == ("wall", *(name for name in LIMITS if name not in held), *files)
     assert "control groups enforce" in sandbox.detail
     await tool.close()
     left = groups_in(base) - before  # other programs of this machine have groups, too
@@ -104,9 +108,9 @@ async def test_without_control_groups_limits_are_polled_and_the_result_says_so(m
     detail = (await tool.open()).detail
     result = await tool.call({"code": "while True: pass"}, FolderWorkspace(tmp_path / "w"), ToolLimits(cpu_s=1.0))
     await tool.close()
-    assert detail.endswith("polled: memory, processes, CPU time, files (no control groups: none of yours)")
+    assert detail.endswith("polled: memory, processes, CPU time (no control groups: none of yours)")
     assert (result.status, result.exit_code, result.limit) == ("timeout", None, "cpu")
-    assert result.watched == ("wall", *LIMITS, "disk", "files")
+    assert result.watched == ("wall", *LIMITS)
 
 
 def test_a_launcher_that_does_not_work_is_no_fault(monkeypatch, tmp_path):
@@ -138,11 +142,46 @@ async def test_a_fork_server_is_started_by_a_launcher_and_gets_its_own_environme
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("held", "holds_files", "said"),
     [
-        (("memory", "processes", "cpu"), "control groups enforce memory, processes, CPU time; polled: files"),
-        (("cpu",), "control groups enforce CPU time; polled: memory, processes, files"),
+        (
+            ("memory", "processes", "cpu"),
+            True,
+            "control groups enforce memory, processes, CPU time; a file system in memory enforces files; polled: none",
+        ),
+        (("memory", "processes", "cpu"), False, "control groups enforce memory, processes, CPU time; polled: files"),
+        (("cpu",), False, "control groups enforce CPU time; polled: memory, processes, files"),
+        ((), True, "a file system in memory enforces files; polled: memory, processes, CPU time"),
     ],
 )
-def test_the_description_says_which_limits_are_enforced_and_which_polled(held, said):
-    assert describe_limits(ControlGroups(held)) == said
+def test_the_description_says_which_limits_are_enforced_and_which_polled(held, holds_files, said):
+    assert describe_limits(ControlGroups(held), holds_files=holds_files) == said
+
+
+def test_another_process_can_be_made_a_member(base):
+    group = control_groups.ControlGroup(base, ("cpu",))
+    other = subprocess.Popen(["sleep", "1000"])
+    group.add(other.pid)
+    assert f"/{group.name}\n" in Path(f"/proc/{other.pid}/cgroup").read_text()
+    group.remove()
+    assert other.wait() == -signal.SIGKILL
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "workspace_mb", "inherited_mb", "limit_mb"),
+    [(1024, 512, 0, 1280), (1024, 100, 50, 1174), (1024, 512, 500, 1536), (100, 1000, 1000, 150)],
+)
+def test_files_in_memory_and_what_is_inherited_never_make_the_limit_more_than_half_larger(
+    memory_mb, workspace_mb, inherited_mb, limit_mb
+):
+    class Group:
+        def limit(self, memory_bytes, processes):
+            self.memory_bytes = memory_bytes
+
+    limits = ToolLimits(memory_bytes=memory_mb * MB, workspace_bytes=workspace_mb * MB)
+    group, job = Group(), program_job("", limits, folder="/")
+    control_groups.limit_group(group, job, inherited_mb * MB, spare_bytes(job))
+    assert group.memory_bytes == limit_mb * MB <= 1.5 * memory_mb * MB

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.safe_walk import remove_tree
+from mappa_core.safe_walk import FolderCursor, remove_tree, walk
 from mappa_sandbox.isolation import disk
 
 MANY = 1_000_000
@@ -77,6 +77,34 @@ def test_folders_that_cannot_be_entered_are_reported(folder):
     assert disk.measure([str(folder)], MANY).inaccessible
     disk.make_readable(str(folder))
     assert not disk.measure([str(folder)], MANY).inaccessible
+
+
+@pytest.mark.parametrize("replace", [lambda path: None, lambda path: path.touch(), lambda path: path.symlink_to("/")])
+def test_a_folder_that_vanishes_while_it_is_looked_at_is_not_out_of_reach(folder, monkeypatch, replace):
+    """As those of `tempfile` do, all the time."""
+    for name in ("a", "b", "c"):
+        (folder / name).mkdir()
+    enter = FolderCursor.enter
+
+    def enter_late(cursor: FolderCursor, name: str) -> None:
+        (folder / name).rmdir()
+        replace(folder / name)
+        enter(cursor, name)
+
+    monkeypatch.setattr(FolderCursor, "enter", enter_late)
+    usage = disk.measure([str(folder)], MANY)
+    assert not usage.inaccessible and usage.entries == 3
+
+
+def test_what_vanishes_with_its_folder_is_left_out(folder):
+    (folder / "gone/inner").mkdir(parents=True)
+    (folder / "kept").touch()
+    seen = []
+    for entry in walk(folder):
+        seen.append((entry.path, entry.inaccessible))
+        if entry.path == "gone":
+            remove_tree(folder / "gone")
+    assert sorted(seen) == [("gone", False), ("kept", False)]
 
 
 def test_unreadable_entries_are_made_readable(folder):

@@ -108,6 +108,7 @@ def expected(machine, number, arguments, keep_metadata):
     for calls, outcome in (
         (syscalls.REFUSED_CALLS, errno.EPERM),
         (syscalls.MISSING_CALLS, errno.ENOSYS),
+        (syscalls.UNSUPPORTED_CALLS, errno.EOPNOTSUPP),
         (syscalls.METADATA_CALLS, 0 if keep_metadata else ALLOWED),
     ):
         if number in [getattr(numbers, machine) for numbers in calls.values()]:
@@ -122,16 +123,17 @@ def expected(machine, number, arguments, keep_metadata):
     return ALLOWED
 
 
+GROUPS = (
+    syscalls.REFUSED_CALLS,
+    syscalls.MISSING_CALLS,
+    syscalls.UNSUPPORTED_CALLS,
+    syscalls.METADATA_CALLS,
+    syscalls.CONDITIONAL_CALLS,
+)
 KNOWN = sorted(
     {
         number
-        for calls in (
-            syscalls.REFUSED_CALLS,
-            syscalls.MISSING_CALLS,
-            syscalls.METADATA_CALLS,
-            syscalls.CONDITIONAL_CALLS,
-            {"mmap": syscalls.SHARING_NUMBERS},
-        )
+        for calls in (*GROUPS, {"mmap": syscalls.SHARING_NUMBERS})
         for numbers in calls.values()
         for number in numbers
         if number is not None
@@ -237,9 +239,8 @@ def test_every_call_that_could_escape_is_restricted():
 
 
 def test_no_call_is_in_two_groups_and_every_condition_has_a_call():
-    groups = (syscalls.REFUSED_CALLS, syscalls.MISSING_CALLS, syscalls.METADATA_CALLS, syscalls.CONDITIONAL_CALLS)
     for machine in MACHINES:
-        numbers = [getattr(call, machine) for group in groups for call in group.values()]
+        numbers = [getattr(call, machine) for group in GROUPS for call in group.values()]
         numbers = [number for number in numbers if number is not None]
         assert len(numbers) == len(set(numbers))
         assert max(numbers) <= syscalls.NEWEST_CALL
@@ -264,8 +265,7 @@ def test_numbers_are_those_of_the_kernels_headers(machine):
     known = headers()[machine]
     if not known or (machine == "x86_64" and machine != HERE):
         pytest.skip("the kernel's headers are not installed")
-    groups = (syscalls.REFUSED_CALLS, syscalls.MISSING_CALLS, syscalls.METADATA_CALLS, syscalls.CONDITIONAL_CALLS)
-    ours = {name: getattr(numbers, machine) for group in groups for name, numbers in group.items()}
+    ours = {name: getattr(numbers, machine) for group in GROUPS for name, numbers in group.items()}
     newest = max(known.values())
     assert {name: number for name, number in ours.items() if number is None and name in known} == {}
     checked = {name: number for name, number in ours.items() if number is not None and number <= newest}
@@ -311,6 +311,18 @@ def test_missing_calls_fail_with_enosys_in_the_kernel(in_child, refused):
         return [refused(kernel.syscall, number, 0, 0, 0, 0, 0, 0) for number in numbers]
 
     assert set(in_child(child)) == {errno.ENOSYS}
+
+
+def test_room_for_a_file_is_written_where_it_cannot_be_reserved(in_child, tmp_path):
+    def child() -> tuple[int, int]:
+        with (tmp_path / "f").open("wb") as file:
+            lock()
+            os.posix_fallocate(file.fileno(), 0, 10_000)
+            refused = kernel.LIBC.fallocate(file.fileno(), 1, ctypes.c_long(1 << 20), ctypes.c_long(4096))
+            return refused, ctypes.get_errno()
+
+    assert in_child(child) == (-1, errno.EOPNOTSUPP)
+    assert (tmp_path / "f").stat().st_size == 10_000
 
 
 def test_conditions_hold_in_the_kernel(in_child, refused):

@@ -45,11 +45,11 @@ LIMITS = {
     "workspace_files": 2000,
 }
 NEIGHBOUR = """
-import pathlib, time
+import ctypes, pathlib, time
 key = "{secret}"
 pathlib.Path("own.txt").write_text(key)
-pathlib.Path("up").write_text("")
-while not pathlib.Path("stop").exists():
+ctypes.CDLL(None).prctl(15, b"{name}", 0, 0, 0)  # a name that is seen from outside: it is up
+while not pathlib.Path("stop").read_text():
     time.sleep(0.02)
 print("unharmed", pathlib.Path("own.txt").read_text() == key, sorted(p.name for p in pathlib.Path().iterdir()))
 """
@@ -286,22 +286,25 @@ class Arena:
         workspace = FolderWorkspace(self.bait.root / "work" / "before")
         assert (await self.tool.call({"code": code}, workspace, ToolLimits())).stdout == "1\n"
 
-    async def _neighbour(self) -> tuple[FolderWorkspace, asyncio.Task[ToolResult]]:
-        workspace = FolderWorkspace(self.bait.root / "work" / "neighbour")
-        code = NEIGHBOUR.format(secret=self.bait.secrets["own"])
+    async def _neighbour(self) -> tuple[Path, asyncio.Task[ToolResult]]:
+        stop = self.bait.root / "stop"
+        stop.write_text("")
+        workspace = FolderWorkspace(self.bait.root / "work" / "neighbour", inputs={"stop": stop})
+        name = f"up-{secrets.token_hex(6)}"
+        code = NEIGHBOUR.format(secret=self.bait.secrets["own"], name=name)
         task = asyncio.create_task(self.tool.call({"code": code}, workspace, ToolLimits(wall_s=280.0)))
         async with asyncio.timeout(120):
-            while not (workspace.path / "up").exists():
+            while [name] not in (_lines(f"{folder}/comm") for folder in Path("/proc").iterdir()):
                 assert not task.done(), await task
                 await asyncio.sleep(0.01)
-        return workspace, task
+        return stop, task
 
-    async def _is_unharmed(self, neighbour: tuple[FolderWorkspace, asyncio.Task[ToolResult]]) -> None:
-        workspace, task = neighbour
-        (workspace.path / "stop").touch()
+    async def _is_unharmed(self, neighbour: tuple[Path, asyncio.Task[ToolResult]]) -> None:
+        stop, task = neighbour
+        stop.write_text("stop")
         result = await task
         said = (result.status, result.stdout, result.stderr)
-        assert said == ("ok", "unharmed True ['own.txt', 'stop', 'up']\n", ""), "the neighbour was harmed"
+        assert said == ("ok", "unharmed True ['own.txt', 'stop']\n", ""), "the neighbour was harmed"
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_everything_holds_as_an_ordinary_user_too(which: str, least: int, own: P
     }
     if subprocess.run(as_user(["true"], str(tmp_path)), env=environment, capture_output=True).returncode:
         pytest.skip("this root may make no mounts of its own")
-    tests = [str(HERE / "test_attacks.py")]
+    tests = [str(HERE / name) for name in ("test_attacks.py", "test_disk_limits.py")]
     options = ["-p", "no:cacheprovider", "-q", "-m", which, f"--basetemp={own}/pytest", f"--junitxml={own}/report.xml"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     with tempfile.TemporaryDirectory(dir=tmp_path) as hold:

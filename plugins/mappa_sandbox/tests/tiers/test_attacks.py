@@ -22,6 +22,7 @@ REACHES_ITS_END = (
     "read_secrets",
     "proc_tricks",
     "other_processes",
+    "helpers",
     "descriptors",
     "write_outside",
     "metadata_outside",
@@ -212,6 +213,18 @@ async def test_what_is_hidden_elsewhere_is_not_needed_to_hide_it(open_tool, bait
     workspace = FolderWorkspace(bait.root / "work" / "hidden")
     result = await tool.call({"code": f"open({str(bait.home / '.env')!r})"}, workspace, ToolLimits())
     assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith(("FileNotFoundError", "PermissionError"))
+
+
+async def test_a_workspace_beside_what_is_hidden_can_be_used(open_tool, bait):
+    (bait.root / "work/secret").write_text("hidden")
+    workspace = FolderWorkspace(bait.root / "work" / "beside")
+    tool = await open_tool(hidden_paths=[str(bait.root / "work/secret")])
+    code = "open('a', 'w').write('a')\nprint(open('a').read(), open('given').read())"
+    (workspace.path / "given").write_text("given")
+    result = await tool.call({"code": code}, workspace, ToolLimits())
+    assert (result.status, result.stdout) == ("ok", "a given\n"), result
+    secret = await tool.call({"code": f"open({str(bait.root / 'work/secret')!r})"}, workspace, ToolLimits())
+    assert secret.exit_code == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

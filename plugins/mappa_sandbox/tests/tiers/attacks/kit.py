@@ -127,20 +127,6 @@ def listed(folder):
         return []
 
 
-def held_alike(pid):
-    """Whether a process is one of the cage itself, held as tightly as this one, so that taking it gains nothing."""
-
-    def held(who):
-        lines = open(f"/proc/{who}/status", encoding="utf-8").read().splitlines()
-        names = ("Uid", "Gid", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
-        return [line for line in lines if line.startswith(tuple(f"{name}:" for name in names))]
-
-    try:
-        return held(pid) == held("self") and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return False
-
-
 def others():
     """Ids of processes that are neither this one nor started by it: all that /proc shows, the parent, and the bait."""
     shown = {int(name) for name in listed("/proc") if name.isdigit()}
