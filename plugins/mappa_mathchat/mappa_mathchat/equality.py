@@ -168,7 +168,8 @@ def _structure(text: str) -> Structure | None:
     if parse_number(split_unit(text)[0]) is not None:
         return None
     if r"\cup" in text or (OR in text and _RELATION.search(text)):
-        return "union", _split(text, OR if OR in text else r"\cup")
+        joined = _split(text, OR if OR in text else r"\cup")
+        return ("union", joined) if len(joined) > 1 else None
     if _encloses(text, r"\{", r"\}"):
         inner = _list_parts(text[2:-2])
         return _structure(inner[0]) if len(inner) == 1 else ("list", inner)
