@@ -43,8 +43,8 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
     """Whether both are the same number, expression, relation, set or matrix; False for text that is none of them.
 
     Math-Verify reads both and says whether they are equal. What it is known to accept wrongly is refused before it is
-    asked: numbers and coefficients that differ by less than its precision, names that differ in case, a pair in place of
-    an interval, an equation whose right side is the answer, and relations of which it finds no solution at all.
+    asked: numbers and coefficients that differ by less than its precision, names that differ in case, a pair in place
+    of an interval, an equation whose right side is the answer, and relations of which it finds no solution at all.
     """
     from latex2sympy2_extended.sets import FiniteSet
     from math_verify import verify
@@ -78,16 +78,16 @@ def surely_differ(one: Basic, other: Basic) -> bool:
     unknowns = sorted(one.free_symbols | other.free_symbols, key=str)
     if not unknowns:
         return _numbers_differ(one, other)
-    return any(_numbers_differ(*(side.subs(_place(unknowns, point)) for side in (one, other))) for point in SAMPLE_POINTS)
+    return any(
+        _numbers_differ(*(side.subs(_place(unknowns, point)) for side in (one, other))) for point in SAMPLE_POINTS
+    )
 
 
 def _place(unknowns: list[Basic], point: Fraction) -> dict[Basic, Basic]:
     """Give each unknown a value of its own."""
     from sympy import Rational
 
-    return {
-        name: Rational(point.numerator + 7 * position, point.denominator) for position, name in enumerate(unknowns)
-    }
+    return {name: Rational(point.numerator + 7 * position, point.denominator) for position, name in enumerate(unknowns)}
 
 
 def _numbers_differ(one: Basic, other: Basic) -> bool:

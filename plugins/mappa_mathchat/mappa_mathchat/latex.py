@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from mappa_mathchat.units import find_unit
 
@@ -23,6 +24,7 @@ OR = r"\lor"
 """How normalised text spells `or`."""
 _WORD_BETWEEN = r"(?<=[0-9)}}\]]) ?{}(?= ?(?:[^A-Za-z\s]|[A-Za-z](?![A-Za-z])))"
 """A word without spaces around it, between two values: `3or5`, `x=1orx=2`."""
+_QUAD = r"\\q?quad(?![A-Za-z])"
 _CURRENCIES = {"€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
 
 
@@ -53,8 +55,7 @@ _SPELLINGS = tuple(
         (r"√ ?\(([^()]*)\)|√ ?([0-9]+(?:\.[0-9]+)?|[A-Za-z])", lambda match: rf"\sqrt{{{match[1] or match[2]}}}"),
         (r"\\! *|\{,\}", ""),
         (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|limits)(?![A-Za-z])", ""),
-        (r"(?<=[0-9]) *\\q?quad *(?=[0-9])", ";"),
-        (r"(?<!\\)\\(?:[,;: ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~|\s+", " "),
+        (r"(?<!\\)\\[,;: ]|~|\s+", " "),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\[dt]binom", r"\\binom"),
         (r"^ *([0-9A-Za-z]+ *\\choose *[0-9A-Za-z]+) *$", r"{\1}"),
@@ -72,6 +73,9 @@ _SPELLINGS = tuple(
         (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+(?:\^\d)?)\}", r"\1\\text{ \2}"),
         (rf",? *\\text\{{,?\s*and\s*\}}|,? and |{_WORD_BETWEEN.format('and')}", ","),
         (rf",? *\\text\{{,?\s*or\s*\}} *|,? or |{_WORD_BETWEEN.format('or')}", lambda _: f"{OR} "),
+        (rf" *{_QUAD} *(?=$|[,;:=<>+*/)}}\]]|\\(?:lor|text|le|ge|neq|cup)(?![A-Za-z]))", " "),
+        (rf"((?:^|[,;:=<>+*/({{\[-]|\\(?:lor|le|ge|neq|cup)) *){_QUAD}", r"\1 "),
+        (rf" *{_QUAD} *", ";"),
         (r"[\[(] *\\begin\{(array|matrix|smallmatrix)\}(?:\{[^{}]*\})?(.*?)\\end\{\1\} *[\])]", _matrix),
         (r"\\begin\{bmatrix\}(.*?)\\end\{bmatrix\}", lambda match: _matrix(match, 1)),
         (r"\\\\ *(?=\\end\{pmatrix\})", ""),
@@ -99,6 +103,7 @@ def _superscript(digits: str) -> str:
     return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
+@lru_cache(maxsize=1 << 12)  # a reference is compared with every sample of its task
 def normalize_spelling(text: str) -> str:
     """Return `text` in one spelling: no layout, no enclosing `$…$`, `\\(…\\)` or braces, no trailing period."""
     text = text.translate(_CHARACTERS)
@@ -107,7 +112,7 @@ def normalize_spelling(text: str) -> str:
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
     text = re.sub(r"(?<!\.)\.$", "", text.strip()).strip()
-    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$", "$")):
+    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$")):
         if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing):
             text = text.removeprefix(opening).removesuffix(closing).strip()
     text = _CURRENCY_SIGN.sub(lambda match: f"{match[1]}{match[2]}" + (rf"{match[3]}\$" if match[3] else ""), text)
