@@ -338,8 +338,8 @@ def _is_name(head: str) -> bool:
 
 
 def _is_quantity(head: str, value: str) -> bool:
-    """Whether `head = value` says what one quantity is, so that the value alone says as much: a variable, a term, a value
-    of a function, a length, a ratio. An equation between several unknowns does not."""
+    """Whether `head = value` says what one quantity is, so that the value alone says as much: a variable, a term, a
+    value of a function, a length, a ratio. An equation between several unknowns does not."""
     ratio = _split(head, ":")
     if len(ratio) > 1:
         return all(_VARIABLE.fullmatch(name) or _MEASURED.fullmatch(name) for name in ratio)

@@ -1,4 +1,4 @@
-"""The plain expressions of Math-Verify's public tests (0.9, Apache-2.0; facts in a form of our own): who calls what equal.
+"""The plain expressions of Math-Verify's public tests (0.9, Apache-2.0), as facts in a form of our own.
 
 Cases of theirs that hold no single expression on either side (an answer in running text, several boxes) or that try an
 option of their functions are not among them. The page of this package lists every difference, and why it is one.
