@@ -165,7 +165,8 @@ def test_a_box_that_never_closes_is_none():
 
 FORMS = [
     "{}", "{}.0", " {} ", "**{}**", "${}$", r"\({}\)", r"\text{{{}}}", r"\mathbf{{{}}}", "x = {}",
-    r"\text{{Answer}} = {}", r"\left({}\right)", r"\frac{{{}}}{{1}}", "{}.", "+{}", r"{}\text{{ units}}", r"\{{{}\}}", "0{}",
+    r"\text{{Answer}} = {}", r"\left({}\right)", r"\frac{{{}}}{{1}}",
+    "{}.", "+{}", r"{}\text{{ units}}", r"\{{{}\}}", "0{}",
 ]  # fmt: skip
 """How models write a label of the published files that is a number without a sign."""
 
