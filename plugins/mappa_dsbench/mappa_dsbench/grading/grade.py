@@ -178,7 +178,6 @@ MAX_COMMON_WORDS = 5
 _GUESSES: Mapping[str, Callable[[Values], Values]] = {
     "accuracy": _majority,
     "f1_binary": lambda _: np.asarray("1"),
-    "f1_macro": _majority,
     "f1_micro": _majority,
     "hit_at_3": lambda values: np.asarray(" ".join(_most_frequent(values, MAX_RANKS))),
     "map_at_3": lambda values: np.asarray(" ".join(_most_frequent(values, MAX_RANKS))),
@@ -202,6 +201,9 @@ _GUESSES: Mapping[str, Callable[[Values], Values]] = {
 def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
     """Compute the score of a constant guess from the training table on the test table, by the task's metric.
 
+    Macro F1 counts every class alike, so labels drawn by their frequencies score more than any constant: 1 / classes
+    in expectation, which is the most that a guess without features can.
+
     Raises:
         ToolError: the training table holds targets that the metric does not know, or none.
     """
@@ -210,6 +212,8 @@ def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
         return _FIXED_DUMMIES[problem.metric]
     where = f"the training table of task {problem.name!r}"
     known = parse_targets(targets_as_text(train_targets, problem.targets, where), problem, where)
+    if problem.metric == "f1_macro":
+        return 1 / len(np.unique(known))
     guess = np.broadcast_to(_GUESSES[problem.metric](known), truth.values.shape)
     return METRICS[problem.metric].compute(truth.values, guess)
 
