@@ -167,7 +167,9 @@ def _quantiles(values: Values) -> Iterable[Values]:
 
 def _common_words(values: Values) -> Iterable[Values]:
     """Return the most frequent text, and the most frequent words, from one to `MAX_COMMON_WORDS` of them together."""
-    words = _most_frequent(np.asarray([word for text in values.flat for word in text.lower().split()] or [""]), MAX_COMMON_WORDS)
+    words = _most_frequent(
+        np.asarray([word for text in values.flat for word in text.lower().split()] or [""]), MAX_COMMON_WORDS
+    )
     together = [" ".join(words[:count]) for count in range(1, MAX_COMMON_WORDS + 1)]
     return [np.asarray(text, dtype=object) for text in (_most_frequent(values.astype(str), 1)[0], *together)]
 

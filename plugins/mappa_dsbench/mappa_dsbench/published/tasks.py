@@ -166,7 +166,7 @@ def _build_table(checked: CheckedTask, files: TaskFiles, problem: Problem) -> Ta
     bounds = (task.baseline, task.perfect)
     anchors = compute_anchors(read_truth(files.answers, problem), _read_targets(files, problem))
     if METRICS[problem.metric].prediction == "words" and task.baseline is not None:
-        # The words are a span of a text in the test table: its copy is worth DSBench's baseline, more than any constant
+        # The words are a span of a text in the test table, whose copy scores far more than any constant
         anchors = replace(anchors, dummy=max(anchors.dummy, task.baseline))
     return Table(
         problem=problem,
