@@ -110,6 +110,11 @@ def compute_anchors(truth: Truth, train_targets: pd.DataFrame) -> Anchors:
     return anchors
 
 
+MAX_QUANTILES = 201
+"""Constants that are tried for a relative error."""
+MAX_COMMON_WORDS = 5
+"""Words that are tried together as a text."""
+
 _FIXED_DUMMIES = {
     "roc_auc": 0.5, "mean_roc_auc": 0.5, "normalized_gini": 0.0, "qwk": 0.0, "pearson": 0.0, "mean_spearman": 0.0,
 }  # fmt: skip
@@ -167,15 +172,11 @@ def _quantiles(values: Values) -> Iterable[Values]:
 
 def _common_words(values: Values) -> Iterable[Values]:
     """Return the most frequent text, and the most frequent words, from one to `MAX_COMMON_WORDS` of them together."""
-    words = _most_frequent(
-        np.asarray([word for text in values.flat for word in text.lower().split()] or [""]), MAX_COMMON_WORDS
-    )
-    together = [" ".join(words[:count]) for count in range(1, MAX_COMMON_WORDS + 1)]
+    words = [word for text in values.flat for word in text.lower().split()] or [""]
+    common = _most_frequent(np.asarray(words), MAX_COMMON_WORDS)
+    together = [" ".join(common[:count]) for count in range(1, MAX_COMMON_WORDS + 1)]
     return [np.asarray(text, dtype=object) for text in (_most_frequent(values.astype(str), 1)[0], *together)]
 
-
-MAX_QUANTILES = 201
-MAX_COMMON_WORDS = 5
 
 _GUESSES: Mapping[str, Callable[[Values], Values]] = {
     "accuracy": _majority,
