@@ -342,7 +342,8 @@ def _is_quantity(head: str, value: str) -> bool:
     value of a function, a length, a ratio. An equation between several unknowns does not."""
     ratio = _split(head, ":")
     if len(ratio) > 1:
-        return all(_VARIABLE.fullmatch(name) or _MEASURED.fullmatch(name) for name in ratio)
+        named = all(_VARIABLE.fullmatch(name) or _MEASURED.fullmatch(name) for name in ratio)
+        return named and len(ratio) in (2, len(_split(value, ":")))
     free = _unknowns(value)
     if _VARIABLE.fullmatch(head) or not _unknowns(head):
         return not free and parse_number(head) is None
