@@ -335,6 +335,19 @@ def test_scores_far_above_the_reference_are_incredible() -> None:
     assert not replace(table, reference_score=None).is_incredible(perfect)
 
 
+def test_neither_the_sample_nor_a_copy_of_the_training_targets_is_worth_anything() -> None:
+    copies = []
+    for name, facts in load_facts().items():
+        table = made(name)
+        truth, anchors = read_truth(table.answer, table.problem), facts.table.anchors
+        assert grade_submission(truth, anchors, table.sample).normalised == 0.0, name
+        targets, ids = read(table.train)[list(table.problem.targets)], read(table.test)[table.problem.id_column]
+        copied = targets.iloc[[row % len(targets) for row in range(len(ids))]].set_axis(ids.index)
+        copied.insert(0, table.problem.id_column, ids)
+        copies.append(grade_submission(truth, anchors, copied.to_csv(index=False).encode()).normalised)
+    assert sum(copies) / len(copies) < 0.02  # chance: a copy is above the dummy of some small tables
+
+
 def test_every_submission_of_the_references_is_graded() -> None:
     for task in tasks_of_split("held_out")[:2]:
         table = made(task.name)

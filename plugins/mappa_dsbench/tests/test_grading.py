@@ -47,7 +47,7 @@ def example(metric: str) -> tuple[Problem, dict[str, list[str]]]:
     """A problem of a metric, and N rows of answers to it."""
     draw = random.Random(metric)
     prediction = METRICS[metric].prediction
-    labels = {"label": ("0", "1"), "level": ("3", "4", "5", "8"), "ranking": ("x", "y", "z")}.get(prediction)
+    labels = {"label": ("0", "1"), "level": ("3", "4", "5", "8"), "ranking": ("x", "y", "z", "u", "v")}.get(prediction)
     targets = ("a", "b") if metric in TWO else ("y",)
     cell: Callable[[], str] = {
         "score": lambda: draw.choice("01"),
@@ -160,7 +160,7 @@ def test_a_row_of_certainties_is_no_probability() -> None:
 def test_the_third_guess_hits_but_ranks_third() -> None:
     for metric, value in (("hit_at_3", 1.0), ("map_at_3", 1 / 3)):
         _, answers = example(metric)
-        last = {"x": "y z x", "y": "x z y", "z": "x y z"}
+        last = {"x": "y z x", "y": "x z y", "z": "x y z", "u": "x y u", "v": "x y v"}
         found = graded(metric, {"id": answers["id"], "y": [last[one] for one in answers["y"]]})
         assert found.raw == pytest.approx(value)
 
@@ -185,20 +185,24 @@ def test_warnings_are_no_failures() -> None:
     [
         ("accuracy", ["b", "b", "a"], ["a", "b", "b", "b"], 0.75, 0.5),
         ("f1_micro", ["b", "b", "a"], ["a", "a", "a", "b"], 0.25, 0.0),
-        ("f1_macro", ["b", "b", "a"], ["a", "b"], 0.0, 0.0),
+        ("f1_macro", ["b", "b", "a"], ["a", "b"], 0.5, 0.0),
+        ("f1_binary", ["0", "0", "1"], ["1", "0", "0"], 0.5, 0.0),
+        ("hit_at_3", [*"aaabbccd"], ["a", "c", "d", "c"], 0.75, 0.0),
+        ("map_at_3", [*"aaabbccd"], ["a", "c", "d", "c"], (1 + 1 / 3 + 0 + 1 / 3) / 4, 0.0),
         ("roc_auc", ["1", "0"], ["True", "False"], 0.5, 0.5),
         ("log_loss", ["1", "0", "0", "0"], ["1", "0"], -(math.log(0.25) + math.log(0.75)) / 2, None),
         ("rmse", ["1", "3"], ["2", "6"], math.sqrt(8), 2.0),
         ("mse", ["1", "3"], ["2", "6"], 8.0, None),
         ("mae", ["1", "2", "9"], ["2", "3"], 0.5, 0.5),
-        ("medae", ["1", "2", "9"], ["2", "6", "7"], 4.0, None),
+        ("medae", ["1", "2", "9"], ["2", "6", "7"], 4.5, None),
         ("r2", ["1", "3"], ["2", "6"], -1.0, 0.0),
         ("rmsle", ["0", str(math.e**2 - 1)], [str(math.e - 1), "0"], math.sqrt(0.5), None),
         ("smape", ["1", "2", "9"], ["2", "6"], 100 * (0 + 1) / 2, None),
         ("smape_fraction", ["1", "2", "9"], ["2", "6"], 0.5, None),
         ("mae_cells", ["1", "1", "0"], ["0", "1", "1", "1"], 0.25, 0.5),
         ("qwk", ["3", "3"], ["3", "8"], 0.0, 0.0),
-        ("jaccard_words", ["x"], ["x", "y"], 0.0, 0.0),
+        ("jaccard_words", ["x"], ["x", "y"], 0.5, 0.0),
+        ("jaccard_words", ["a b", "b c", "a b d", "d e"], ["b c", "d e"], 0.25, 0.0),
         ("pearson", ["1"], ["1", "2"], 0.0, 0.0),
     ],
 )
@@ -209,6 +213,66 @@ def test_anchors_by_hand(metric: str, train: list[str], test: list[str], dummy: 
     assert found.dummy == pytest.approx(dummy)
     assert found.paper == pytest.approx(paper)
     assert found.perfect == METRICS[metric].perfect
+
+
+CONSTANTS: dict[str, list[str]] = {
+    "score": ["0", "0.5", "1"],
+    "probability": ["0", "0.1", "0.3", "0.5", "0.7", "1"],
+    "cell": ["0", "1"],
+    "number": [repr(step / 4) for step in range(-40, 80)],
+    "count": [repr(step / 4) for step in range(160)],
+    "words": ["", "so", "very happy", "so very sad", "so very happy sad"],
+    "label": ["0", "1"],
+    "level": ["3", "4", "5", "8"],
+    "ranking": ["x y z", "u v x", "v z y"],
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_no_constant_is_worth_more_than_the_dummy_of_the_same_rows(metric: str) -> None:
+    of, answers = example(metric)
+    for cell in CONSTANTS[METRICS[metric].prediction]:
+        found = graded(metric, {"id": answers["id"], **{target: [cell] * N for target in of.targets}})
+        assert found.success and found.normalised < 0.005, cell
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_targets_in_another_order_are_worth_no_more_than_the_dummy(metric: str) -> None:
+    """A copy of the training targets, sorted or in any order, knows their frequencies and nothing else."""
+    of, answers = example(metric)
+    truth = read_truth(csv(answers), of)
+    anchors = compute_anchors(truth, pd.DataFrame(answers))
+    draw, gains = random.Random(7), []
+    for _ in range(60):
+        order = draw.sample(range(N), N)
+        copied = {target: [answers[target][row] for row in order] for target in of.targets}
+        raw = grade_submission(truth, anchors, csv({"id": answers["id"], **copied})).raw
+        assert raw is not None
+        gains.append((raw - anchors.dummy) / (anchors.perfect - anchors.dummy))
+    assert sum(gains) / len(gains) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda ids, y: {"id": [*ids, *ids], "y": [*y, *y]}, "row_count"),
+        (lambda ids, y: {"id": [ids[0], *ids[:-1]], "y": y}, "dup_id"),
+        (lambda ids, y: {"id": [*ids, "new"], "y": [*y, "1"]}, "row_count"),
+        (lambda ids, y: {"id": ids, "y": ["NaN"] * N}, "missing"),
+        (lambda ids, y: {"id": ids, "y": [*y[1:], "-inf"]}, "missing"),
+        (lambda ids, y: {"id": ids, "y": [*y[1:], "1e999"]}, "missing"),
+        (lambda ids, y: {"id": ids, "y": [*y[1:], "0x10"]}, "dtype"),
+        (lambda ids, y: {"id": ids, "y": y, "id ": ids}, "columns"),
+        (lambda ids, y: {"id": sorted(ids), "y": sorted(y, key=float)}, None),
+    ],
+    ids=["twice", "one id twice", "a new id", "nan", "inf", "overflow", "hexadecimal", "two ids", "sorted"],
+)
+def test_a_tampered_submission_is_rejected_or_worth_no_more_than_the_dummy(
+    change: Callable[[list[str], list[str]], dict[str, list[str]]], expected: str | None
+) -> None:
+    _, answers = example("rmse")
+    found = graded("rmse", change(answers["id"], answers["y"]))
+    assert (found.reason, found.normalised) == (expected, 0.0)
 
 
 def test_training_targets_may_be_of_any_type_and_lack_some() -> None:

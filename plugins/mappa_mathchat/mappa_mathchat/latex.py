@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from mappa_mathchat.units import find_unit
 
@@ -21,15 +22,40 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
 OR = r"\lor"
 """How normalised text spells `or`."""
+_WORD_BETWEEN = r"(?<=[0-9)}}\]]) ?{}(?= ?(?:[^A-Za-z\s]|[A-Za-z](?![A-Za-z])))"
+"""A word without spaces around it, between two values: `3or5`, `x=1orx=2`."""
+_QUAD = r"\\q?quad(?![A-Za-z])"
+_CURRENCIES = {"€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
+
+
+def _money(match: re.Match[str]) -> str:
+    sign, before, value, other, after = match.groups(default="")
+    return rf"{sign}{value}{other}\text{{ {_CURRENCIES[before or after]}}}"
+
+
+def _matrix(match: re.Match[str], group: int = 2) -> str:
+    return rf"\begin{{pmatrix}}{match[group].strip()}\end{{pmatrix}}"
+
+
 _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"^\s*(\*{1,3}|_{2}|`)(?![*_`\s])(.+?)(?<![*_`\s])\1\s*$", r"\2"),  # Markdown's emphasis
+        (r"\*\*\s*(?:\(([^()]*)\)|(-?[0-9A-Za-z]+))", lambda match: f"^{{{match[1] or match[2]}}}"),
+        (r"<=|\\leq(?:slant)?(?![A-Za-z])", r"\\le "),
+        (r">=|\\geq(?:slant)?(?![A-Za-z])", r"\\ge "),
+        (r"(?<![0-9)}\]]) *!=|\\ne(?![A-Za-z])", r"\\neq "),  # after a number it is a factorial
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"(?<![A-Za-z\\])(?:inf|infinity|oo)(?![A-Za-z])", r"\\infty "),
+        (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
+        (r"(?<!\\)\$\s*(,|,?\s*(?:and|or))\s*\$", r" \1 "),
+        (r"^([+-]?)([€£¥₹]) ?([0-9][0-9.,]*)$|^([+-]?[0-9][0-9.,]*) ?([€£¥₹])$", _money),
         (r"⁻?[⁰¹²³⁴-⁹]+", lambda match: _superscript(match[0].translate(_SUPERSCRIPTS))),
         (r"√ ?\(([^()]*)\)|√ ?([0-9]+(?:\.[0-9]+)?|[A-Za-z])", lambda match: rf"\sqrt{{{match[1] or match[2]}}}"),
-        (r"\\!|\{,\}", ""),
+        (r"\\! *|\{,\}", ""),
         (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|limits)(?![A-Za-z])", ""),
-        (r"(?<=[0-9]) *\\q?quad *(?=[0-9])", ";"),
-        (r"(?<!\\)\\(?:[,;: ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~|\s+", " "),
+        (r"(?<!\\)\\[,;: ]|~|\s+", " "),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\[dt]binom", r"\\binom"),
         (r"^ *([0-9A-Za-z]+ *\\choose *[0-9A-Za-z]+) *$", r"{\1}"),
@@ -37,14 +63,24 @@ _SPELLINGS = tuple(
         (r"\\varnothing(?![A-Za-z])|^\\\{ *\\\}$", r"\\emptyset"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit)\{([^{}]*)\}", r"\1"),
         (r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?(i|e|\\pi) ?\}", r" \1 "),
-        (r"\\(?:mathrm|textrm|textbf|textit|mbox|operatorname|mathsf)\{", r"\\text{"),
+        (
+            r"\\(?:mathrm|mathsf|mathtt|text(?:rm|bf|it|sf|tt|sc|normal)|emph|mbox|hbox|operatorname) ?\{",
+            r"\\text{",
+        ),
+        (r"\\text\{ ?(sin|cos|tan|log|ln|exp|lcm|gcd|max|min) ?\}", r"\\\1"),
+        (r"(\\text\{[^{}\\]*)\^\{(\d)\}([^{}\\]*\})", r"\1^\2\3"),
         (r"\\text\{\s*(-?[\d.,/]+)\s*\}", r"\1"),
-        (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+)\}", r"\1\\text{ \2}"),
-        (r",? *\\text\{,?\s*and\s*\}|,? and ", ","),
-        (r",? *\\text\{,?\s*or\s*\} *|,? or ", lambda _: f"{OR} "),
+        (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+(?:\^\d)?)\}", r"\1\\text{ \2}"),
+        (rf",? *\\text\{{,?\s*and\s*\}}|,? and |{_WORD_BETWEEN.format('and')}", ","),
+        (rf",? *\\text\{{,?\s*or\s*\}} *|,? or |{_WORD_BETWEEN.format('or')}", lambda _: f"{OR} "),
+        (rf" *{_QUAD} *(?=$|[,;:=<>+*/)}}\]]|\\(?:lor|text|le|ge|neq|cup)(?![A-Za-z]))", " "),
+        (rf"((?:^|[,;:=<>+*/({{\[-]|\\(?:lor|le|ge|neq|cup)) *){_QUAD}", r"\1 "),
+        (rf" *{_QUAD} *", ";"),
+        (r"[\[(] *\\begin\{(array|matrix|smallmatrix)\}(?:\{[^{}]*\})?(.*?)\\end\{\1\} *[\])]", _matrix),
+        (r"\\begin\{bmatrix\}(.*?)\\end\{bmatrix\}", lambda match: _matrix(match, 1)),
+        (r"\\\\ *(?=\\end\{pmatrix\})", ""),
+        (r"(?<=[0-9A-Za-z)}\]]) ?\+ ?-", "-"),
         (r"\^\{\\circ\}|\\degree", r"^\\circ"),
-        (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
-        (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
         (r" {2,}", " "),
         (r" (?=\\text\{)", ""),
         (
@@ -55,23 +91,28 @@ _SPELLINGS = tuple(
         (r"^([0-9A-F]*[0-9][0-9A-F]*)_\{([0-9]+)\}$", r"\1_\2"),
         (rf"^([+-]?{_THOUSANDS})(?=\\(?:pi|sqrt)(?![A-Za-z]))", lambda match: match[1].replace(",", "")),
         (rf"(\\frac|\\sqrt|\}})\{{({_THOUSANDS})\}}", lambda match: f"{match[1]}{{{match[2].replace(',', '')}}}"),
+        (rf"(?:^|(?<=[-+(/])){_THOUSANDS}(?=/)|(?<=/){_THOUSANDS}(?![0-9.,])", lambda match: match[0].replace(",", "")),
     )
 )
 _CURRENCY_SIGN = re.compile(r"^([+-]?)\\?\$ ?([+-]?)(?=[0-9.])([0-9.,]*$)?")
-_SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) | (?![A-Za-z0-9\\])")
+_SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) (?!(?<=[0-9], )[0-9]{3}(?![0-9]))| (?![A-Za-z0-9\\])")
+"""Not the one in `32, 349`, which is a list and no number."""
 
 
 def _superscript(digits: str) -> str:
     return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
+@lru_cache(maxsize=1 << 12)  # a reference is compared with every sample of its task
 def normalize_spelling(text: str) -> str:
     """Return `text` in one spelling: no layout, no enclosing `$…$`, `\\(…\\)` or braces, no trailing period."""
     text = text.translate(_CHARACTERS)
+    if r"\begin" not in text:  # no rows that a doubled backslash would end: it was escaped once too often
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
     text = re.sub(r"(?<!\.)\.$", "", text.strip()).strip()
-    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$", "$")):
+    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$")):
         if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing):
             text = text.removeprefix(opening).removesuffix(closing).strip()
     text = _CURRENCY_SIGN.sub(lambda match: f"{match[1]}{match[2]}" + (rf"{match[3]}\$" if match[3] else ""), text)
@@ -95,7 +136,7 @@ def _closes_at_end(text: str) -> bool:
 _POWER = r"(?:\^(?:\d|\{\d\}))?"
 _UNIT = re.compile(
     r"(?P<value>.*?[\w)}!])(?P<unit>"
-    rf"\s*(?:\\text\{{[^{{}}\d\\]*\}}{_POWER}/?)+"
+    rf"\s*(?:\\text\{{(?:[^{{}}\d\\]|\^\d)*\}}{_POWER}/?)+"
     rf"|(?:(?<=[0-9)}}!])|\s)(?P<bare>[A-Za-z][A-Za-z. /]+{_POWER})"
     r"|\s*(?:\^\\circ ?(?:\\text\{ ?[CF] ?\}|[CF])?|\\?%|\\\$))",
     re.DOTALL,
@@ -183,7 +224,7 @@ _DOUBTFUL = re.compile(
     r"|(?<![\\A-Za-z])[A-Za-z]{2,} | [A-Za-z]{2,}"  # words
     r"|(?<![A-Za-z])_"  # a number in another base
     r"|[+-] ?[+-]"
-    r"|\][^,]|[^,]\["  # brackets inside: neither an interval nor the index of a root
+    r"|\](?!,|\\cup|$)|(?<!^)(?<!,)(?<!\\cup)\["  # brackets inside: neither an interval nor the index of a root
     r"|\.(?![0-9])"
     r"|(?<![0-9])\.[0-9]*\."
     rf"|{_MIXED_NUMBER}"  # of an improper fraction: a sum or a product
@@ -191,7 +232,7 @@ _DOUBTFUL = re.compile(
 _EXPRESSION_SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|sqrt|pi)(?![A-Za-z])", r"\\\1"),
+        (r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|exp|sqrt|pi)(?![A-Za-z])", r"\\\1"),
         (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"\\sqrt ?([0-9A-Za-z])", r"\\sqrt{\1}"),
         (r"\\frac ?([0-9A-Za-z]) ?([0-9A-Za-z])", r"\\frac{\1}{\2}"),

@@ -11,8 +11,8 @@ _SPELLINGS = {
     "l": "L liter litre", "gallon": "gal", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
     "day": "", "week": "", "month": "", "year": "yr year-old years-old", "degree": r"deg ^\circ", "rad": "radian",
     "unit": "",
-    "celsius": r"degree-celsius ^\circC", "fahrenheit": r"degree-fahrenheit ^\circF", "percent": r"\% %",
-    "dollar": r"\$ USD", "cent": "", "euro": "", "mi/h": "mph", "km/h": "kmh kph kmph",
+    "celsius": r"degree-celsius ^\circC", "fahrenheit": r"degree-fahrenheit ^\circF", "percent": r"\% % pct percentage",
+    "dollar": r"\$ USD", "cent": "", "euro": "", "yen": "", "rupee": "", "mi/h": "mph", "km/h": "kmh kph kmph",
 }  # fmt: skip
 _UNITS = {spelling: unit for unit, others in _SPELLINGS.items() for spelling in (unit, *others.split())}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from mappa_core import TaskError
-from mappa_dsbench.grading.metrics import METRICS, Values
+from mappa_dsbench.grading.metrics import MAX_RANKS, METRICS, Values
 from mappa_dsbench.grading.submission import MAX_SUBMISSION_BYTES, Rejection, RejectionReason, read_submission
 from mappa_dsbench.grading.truth import Truth, parse_targets, targets_as_text
 from mappa_dsbench.problem import Problem
@@ -110,16 +110,25 @@ def compute_anchors(truth: Truth, train_targets: pd.DataFrame) -> Anchors:
     return anchors
 
 
+MAX_QUANTILES = 201
+"""Constants that are tried for a relative error."""
+MAX_COMMON_WORDS = 5
+"""Words that are tried together as a text."""
+
 _FIXED_DUMMIES = {
     "roc_auc": 0.5, "mean_roc_auc": 0.5, "normalized_gini": 0.0, "qwk": 0.0, "pearson": 0.0, "mean_spearman": 0.0,
-    "f1_binary": 0.0, "f1_macro": 0.0, "hit_at_3": 0.0, "map_at_3": 0.0, "jaccard_words": 0.0,
 }  # fmt: skip
-"""The score of a constant guess where it does not depend on the data, or is defined as nothing."""
+"""The score of a constant guess where it is the same whatever is guessed."""
 
 
 def _majority(values: Values) -> Values:
+    return np.asarray(_most_frequent(values, 1)[0])
+
+
+def _most_frequent(values: Values, count: int) -> Values:
+    """Return up to `count` of the values that occur, the most frequent first and equally frequent ones in order."""
     kinds, counts = np.unique(values, return_counts=True)
-    return np.asarray(kinds[counts.argmax()])
+    return np.asarray(kinds[np.argsort(-counts, kind="stable")[:count]])
 
 
 def _log_mean(values: Values) -> Values:
@@ -134,9 +143,48 @@ def _median(values: Values) -> Values:
     return np.asarray(np.median(values, axis=0))
 
 
+def _middle_of_shortest_half(values: Values) -> Values:
+    """Return the number from which half of the values lie least far away: it has the least median error."""
+    ordered = np.sort(values[:, 0])
+    half = len(ordered) // 2 + 1
+    starts = np.arange(len(ordered) - half + 1)
+    first = int(np.argmin(ordered[starts + half - 1] - ordered[starts]))
+    return np.asarray([(ordered[first] + ordered[first + half - 1]) / 2])
+
+
+def _best_by(metric: str, candidates: Callable[[Values], Iterable[Values]]) -> Callable[[Values], Values]:
+    """Build the guess that is the best of `candidates` on the training rows."""
+
+    def guess(values: Values) -> Values:
+        def score(candidate: Values) -> float:
+            return METRICS[metric].compute(values, np.broadcast_to(candidate, values.shape))
+
+        best = max if METRICS[metric].better == "higher" else min
+        return best(candidates(values), key=score)
+
+    return guess
+
+
+def _quantiles(values: Values) -> Iterable[Values]:
+    """Return at most `MAX_QUANTILES` numbers among the values, evenly spread over their ranks."""
+    return [np.asarray([value]) for value in np.unique(np.quantile(values, np.linspace(0, 1, MAX_QUANTILES)))]
+
+
+def _common_words(values: Values) -> Iterable[Values]:
+    """Return the most frequent text, and the most frequent words, from one to `MAX_COMMON_WORDS` of them together."""
+    words = [word for text in values.flat for word in text.lower().split()] or [""]
+    common = _most_frequent(np.asarray(words), MAX_COMMON_WORDS)
+    together = [" ".join(common[:count]) for count in range(1, MAX_COMMON_WORDS + 1)]
+    return [np.asarray(text, dtype=object) for text in (_most_frequent(values.astype(str), 1)[0], *together)]
+
+
 _GUESSES: Mapping[str, Callable[[Values], Values]] = {
     "accuracy": _majority,
+    "f1_binary": lambda _: np.asarray("1"),
     "f1_micro": _majority,
+    "hit_at_3": lambda values: np.asarray(" ".join(_most_frequent(values, MAX_RANKS))),
+    "map_at_3": lambda values: np.asarray(" ".join(_most_frequent(values, MAX_RANKS))),
+    "jaccard_words": _best_by("jaccard_words", _common_words),
     "mae_cells": lambda values: (values.mean(axis=0) > 0.5).astype(int),
     "log_loss": _mean,
     "rmse": _mean,
@@ -144,19 +192,20 @@ _GUESSES: Mapping[str, Callable[[Values], Values]] = {
     "mse": _mean,
     "r2": _mean,
     "mae": _median,
-    "medae": _median,
-    "smape": _median,
-    "smape_fraction": _median,
+    "medae": _middle_of_shortest_half,
+    "smape": _best_by("smape", _quantiles),
+    "smape_fraction": _best_by("smape_fraction", _quantiles),
     "rmsle": _log_mean,
     "mean_rmsle": _log_mean,
 }
-"""The constant guess from n training rows x m targets, where its score depends on the data."""
+"""The best constant guess from n training rows x m targets, where its score depends on the data."""
 
 
 def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
     """Compute the score of a constant guess from the training table on the test table, by the task's metric.
 
-    F1 of one class and macro F1 are defined as 0, as no constant guess is of use there. Micro F1 is the accuracy.
+    Macro F1 counts every class alike, so labels drawn by their frequencies score more than any constant: 1 / classes
+    in expectation, which is the most that a guess without features can.
 
     Raises:
         ToolError: the training table holds targets that the metric does not know, or none.
@@ -166,6 +215,8 @@ def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
         return _FIXED_DUMMIES[problem.metric]
     where = f"the training table of task {problem.name!r}"
     known = parse_targets(targets_as_text(train_targets, problem.targets, where), problem, where)
+    if problem.metric == "f1_macro":
+        return 1 / len(np.unique(known))
     guess = np.broadcast_to(_GUESSES[problem.metric](known), truth.values.shape)
     return METRICS[problem.metric].compute(truth.values, guess)
 

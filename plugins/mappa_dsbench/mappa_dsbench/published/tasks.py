@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pandas as pd
 from mappa_core import Split, Task, TaskError, ToolError
 from mappa_dsbench.cache_paths import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.grading.grade import compute_anchors
+from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import PublishedOptions
 from mappa_dsbench.problem import Problem
@@ -162,9 +164,13 @@ def _build_table(checked: CheckedTask, files: TaskFiles, problem: Problem) -> Ta
     missing, categorical = has_missing_and_text(pd.concat([train.filter(items=features), test[features]]))
     counted = any(finding.reason == "row_count" for finding in checked.findings)
     bounds = (task.baseline, task.perfect)
+    anchors = compute_anchors(read_truth(files.answers, problem), _read_targets(files, problem))
+    if METRICS[problem.metric].prediction == "words" and task.baseline is not None:
+        # The words are a span of a text in the test table, whose copy scores far more than any constant
+        anchors = replace(anchors, dummy=max(anchors.dummy, task.baseline))
     return Table(
         problem=problem,
-        anchors=compute_anchors(read_truth(files.answers, problem), _read_targets(files, problem)),
+        anchors=anchors,
         features=tuple(features),
         missing=missing,
         categorical=categorical,
