@@ -97,7 +97,7 @@ def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[floa
 
 
 def _draw(probabilities: Tensor, points: Tensor) -> Tensor:
-    """The place in each row of probabilities (n, m) whose interval of their cumulative sum contains the point (n, 1)."""
+    """The place in each row of probabilities (n, m) whose interval of the cumulative sum contains the point (n, 1)."""
     cumulative = probabilities.cumsum(dim=-1)
     total = cumulative[:, -1:]
     # The product may round up to the total, which would fall past the last token.
