@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core import Sampling
-from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, sample_tokens
+from mappa_engine.local.sampling import SamplingTensors, _find_nucleus, draw_uniforms, sample_tokens
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([[2.0, 0.0, 1.0, -1.0, 0.5]])
@@ -93,3 +93,32 @@ def test_uniforms_depend_on_the_seed_alone():
         == draw_uniforms(Sampling(seed=7, max_tokens=9)).tolist()[:5]
     )
     assert draw_uniforms(Sampling(seed=7)).tolist() != draw_uniforms(Sampling(seed=8)).tolist()
+
+
+def slow_nucleus(row, top_p, top_k):
+    """An independent reference: all ids in order of their probability, taken until top_p of what top_k leaves."""
+    order = sorted(range(len(row)), key=lambda at: (-row[at], at))[: top_k or len(row)]
+    goal, taken, left = top_p * sum(row[at] for at in order), 0.0, set()
+    for at in order:
+        if taken >= goal or row[at] == 0.0:
+            break
+        left.add(at)
+        taken += row[at]
+    return left
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 700), st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]), st.sampled_from([0, 1, 5, 300]),
+    st.sampled_from([0.0, 0.3, 4.0]), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_the_nucleus_is_that_of_a_full_sort(vocabulary, top_p, top_k, spread, ties, seed):
+    logits = torch.randn(2, vocabulary, generator=torch.Generator().manual_seed(seed)) * spread
+    probabilities = (logits.round() if ties else logits).double().softmax(dim=-1)
+    samplings = [Sampling(max_tokens=1, temperature=1.0, top_p=top_p, top_k=min(top_k, vocabulary), seed=0)] * 2
+    ids, left = _find_nucleus(probabilities, SamplingTensors.of(samplings, torch.device("cpu")))
+    for row, places, kept in zip(probabilities.tolist(), ids.tolist(), left.tolist(), strict=True):
+        if top_p < 1.0 or top_k:
+            found = {place for place, value in zip(places, kept, strict=True) if value > 0}
+            # A sum in another order may take one token more or less where it meets the goal.
+            assert len(found ^ slow_nucleus(row, top_p, top_k)) <= 1
