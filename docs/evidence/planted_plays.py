@@ -2,9 +2,9 @@
 
     python docs/evidence/planted_plays.py plays.jsonl [--plays 96] [--seed 0]
 
-A planner, a researcher with a look-up tool, a calculator, and a writer with a booking tool plan a trip. Names of places,
-prices, nights, and the ways in which things are said are drawn anew for each play. A third of the plays have no fault.
-The lines are conversations of OpenAI's form with `mistake_agent` and `mistake_step`, as `mappa import --format
+A planner, a researcher with a look-up tool, a calculator, and a writer with a booking tool plan a trip. Names of
+places, prices, nights, and the ways in which things are said are drawn anew for each play. A third of the plays have no
+fault. The lines are conversations of OpenAI's form with `mistake_agent` and `mistake_step`, as `mappa import --format
 who-and-when` and `mappa coach eval --on who-and-when` read them; `planted` names the fault.
 """
 
@@ -62,7 +62,9 @@ class Play:
             self.mistake = agent, len(self.history)
         self.history.append({"role": "assistant", "name": agent, "content": text})
 
-    def call(self, agent: str, text: str, tool: str, arguments: dict[str, Any], answer: Any, *, fault: bool = False) -> None:
+    def call(
+        self, agent: str, text: str, tool: str, arguments: dict[str, Any], answer: Any, *, fault: bool = False
+    ) -> None:
         if fault:
             self.mistake = agent, len(self.history)
         self.calls += 1
@@ -120,7 +122,10 @@ def _research(play: Play, fault: str | None) -> bool:
         error = play.pick("Error: request timed out after 30 s", '{"error": "service unavailable", "code": 503}')
         play.call("researcher", "Now the hotel.", "get_hotel", {"name": hotel}, error, fault=True)
         play.call("researcher", "Once more.", "get_hotel", {"name": hotel}, error)
-        play.say("researcher", play.pick("The hotel service does not answer, so I have no rate.", "I could not get the rate."))
+        play.say(
+            "researcher",
+            play.pick("The hotel service does not answer, so I have no rate.", "I could not get the rate."),
+        )
         play.say("writer", "I cannot give a total, as the rate of the hotel is missing.")
         return False
     if fault == "wrong name":
@@ -142,7 +147,11 @@ def _research(play: Play, fault: str | None) -> bool:
     others = [name for name in HOTELS if name != hotel]
     rooms = [
         {"name": hotel, "price_per_night": play.rate, "currency": "EUR", "rooms_left": play.random.randint(1, 9)},
-        {"name": play.random.choice(others), "price_per_night": play.rate + play.random.randint(11, 60), "currency": "EUR"},
+        {
+            "name": play.random.choice(others),
+            "price_per_night": play.rate + play.random.randint(11, 60),
+            "currency": "EUR",
+        },
     ]
     play.call("researcher", play.pick("Now the hotel.", ""), "get_hotel", {"name": hotel}, {"hotels": rooms})
     tour = {"tour": play.tour, "price_per_person": play.ticket, "currency": "EUR"}
@@ -151,13 +160,13 @@ def _research(play: Play, fault: str | None) -> bool:
         other = play.rate + play.random.choice((-1, 1)) * play.random.randint(7, 41)
         play.flawed = other  # type: ignore[attr-defined]
         text = play.pick(
-            f"{hotel} has a price of {other} EUR per night, the flight is {play.flight} EUR, the tour {play.ticket} EUR.",
+            f"{hotel} has a price of {other} EUR per night, the flight is {play.flight}, the tour {play.ticket}.",
             f"Found:\n- {hotel}: {other} EUR per night\n- flight: {play.flight} EUR\n- {play.tour}: {play.ticket} EUR",
         )
     else:
         text = play.pick(
-            f"{hotel} has a price of {play.rate} EUR per night, the flight is {play.flight} EUR, the tour {play.ticket} EUR.",
-            f"Found:\n- {hotel}: {play.rate} EUR per night\n- flight: {play.flight} EUR\n- {play.tour}: {play.ticket} EUR",
+            f"{hotel} has a price of {play.rate} EUR per night, the flight is {play.flight}, the tour {play.ticket}.",
+            f"Found:\n- {hotel}: {play.rate} EUR per night\n- flight: {play.flight}\n- {play.tour}: {play.ticket}",
             "All three prices are above.",
         )
     play.say("researcher", text, fault=fault == "other price")
@@ -173,12 +182,13 @@ def _calculate(play: Play, fault: str | None) -> None:
     flights, room, tours = play.flight * play.people, rate * play.nights, play.ticket * play.people
     text = play.pick(
         f"{play.people} * {play.flight} + {play.nights} * {rate} + {play.people} * {play.ticket} = {play.total}",
-        f"Flights: {play.people} × {play.flight} = {flights} EUR.\nHotel: {play.nights} nights × {rate} EUR/night = {room} EUR.\n"
+        f"Flights: {play.people} × {play.flight} = {flights} EUR.\n"
+        f"Hotel: {play.nights} nights × {rate} EUR/night = {room} EUR.\n"
         f"Tours: {play.people} × {play.ticket} = {tours} EUR.\nTotal: {flights} + {room} + {tours} = {play.total} EUR.",
         f"Flights cost {play.people} x {play.flight} = {flights}, the room {play.nights} x {rate} = {room}, the tours "
         f"{play.people} x {play.ticket} = {tours}; {flights} + {room} + {tours} is {play.total}.",
-        f"\\[ {play.people} \\times {play.flight} + {play.nights} \\times {rate} + {play.people} \\times {play.ticket} = "
-        f"{play.total} \\]",
+        f"\\[ {play.people} \\times {play.flight} + {play.nights} \\times {rate} + {play.people} \\times "
+        f"{play.ticket} = {play.total} \\]",
     )
     play.say("calculator", text, fault=fault == "wrong sum")
 
@@ -188,7 +198,9 @@ def _book(play: Play, fault: str | None) -> None:
     arguments = {"hotel": play.hotel, "nights": play.nights}
     booking = {"hotel": play.hotel, "nights": play.nights, "status": "confirmed", "reference": f"R{play.number:04d}X"}
     if fault == "claimed booking":
-        error = play.pick("Error: card was declined", '{"error": "payment service unavailable"}', "HTTP 500 Internal Server Error")
+        error = play.pick(
+            "Error: card was declined", '{"error": "payment service unavailable"}', "HTTP 500 Internal Server Error"
+        )
         play.call("writer", "I book the hotel.", "book_hotel", arguments, error)
         text = play.pick(
             f"Everything is booked: {play.hotel}, {play.nights} nights. The total is {total} EUR.",
@@ -209,7 +221,8 @@ def _book(play: Play, fault: str | None) -> None:
     if fault == "other total":
         total += play.random.choice((-1, 1)) * play.random.randint(113, 997)
     text = play.pick(
-        f"Your trip to {play.city} is planned: {play.hotel}, {play.nights} nights, and the {play.tour}. The total is {total} EUR.",
+        f"Your trip to {play.city} is planned: {play.hotel}, {play.nights} nights, and the {play.tour}. "
+        f"The total is {total} EUR.",
         f"Booked: {play.hotel} for {play.nights} nights (reference R{play.number:04d}X). Total cost: {total} EUR.",
         f"All set for {play.city}! The total for {play.people} people comes to {total} EUR.",
     )

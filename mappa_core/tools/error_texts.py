@@ -15,13 +15,19 @@ MAX_ERROR_CHARACTERS = 300
 """Characters of an error that are quoted."""
 _MAX_JSON = 200_000
 _BEGINNING = re.compile(
-    r"\W{0,3}(?:(?:fatal |unexpected |internal |system |tool |api |runtime |execution |server )?errors?\b(?: *[:!(\[-]|\s+(?:\d{3}\b|"
+    r"\W{0,3}(?:(?:fatal |unexpected |internal |system |tool |api |runtime |execution "
+    r"|server )?errors?\b(?: *[:!(\[-]|\s+(?:\d{3}\b|"
     r"in\b|while\b|when\b|during\b|calling\b|executing\b|occurred\b|running\b|code\b))"
-    r"|exceptions?:|traceback \(most recent call last\)|fatal:|panic:|failed\b(?: to\b|:)|failure:|(?:access|permission) denied\b"
-    r"|unauthorized\b|forbidden\b|(?:http(?:/[\d.]+)? ?)?[45]\d\d:? (?:client error|server error|bad request|unauthorized|forbidden"
-    r"|not found|method not allowed|request timeout|conflict|gone|unprocessable|too many requests|internal server error|bad gateway"
+    r"|exceptions?:|traceback \(most recent call last\)|fatal:|panic:|failed\b(?: to\b|:)|failure:|(?:access"
+    r"|permission) denied\b"
+    r"|unauthorized\b|forbidden\b|(?:http(?:/[\d.]+)? ?)?[45]\d\d:? (?:client error|server error|bad request"
+    r"|unauthorized|forbidden"
+    r"|not found|method not allowed|request timeout|conflict|gone|unprocessable|too many requests"
+    r"|internal server error|bad gateway"
     r"|service unavailable|gateway time-?out)|[a-z_.]*(?:error|exception)(?: *: |$)|(?:bash|sh|zsh): [^\n]{1,120}: "
-    r"|[\w./-]{1,60}: (?:\[[^\]\n]{1,40}\] )?(?:fatal )?error:|command not found\b|no such (?:file|tool|function|command)\b|(?:(?:the )?(?:request|operation|call|tool|command|connection) )?(?:timed out\b|timeout (?:after|exceeded|expired|error|waiting))"
+    r"|[\w./-]{1,60}: (?:\[[^\]\n]{1,40}\] )?(?:fatal )?error:|command not found\b|no such (?:file|tool"
+    r"|function|command)\b|(?:(?:the )?(?:request|operation|call|tool|command|connection) )?(?:timed out\b"
+    r"|timeout (?:after|exceeded|expired|error|waiting))"
     r"|(?:command|process|program) (?:exited|failed|terminated) with (?:exit )?(?:code|status) [1-9]"
     r"|exit(?: ?code|ed with)?:? *-?[1-9]\d{0,2}\b)",
     re.IGNORECASE,

@@ -27,6 +27,7 @@ from mappa.look.importing.log_mapping import (
     read_task,
 )
 from mappa_core import Message, ToolCall, ToolResult, Usage
+from mappa_core.coach import find_error_text
 from mappa_core.engine import Finish
 from mappa_core.safe_json import parse_untrusted_json
 
@@ -173,6 +174,12 @@ def read_token_count(value: Any, place: str) -> int | None:
 def read_finish(value: Any, calls: Sequence[ToolCall]) -> Finish:
     """Read the finish reason of an action. If the log has none that is known: `tool` with tool calls, else `stop`."""
     return FINISH_REASONS.get(str(value).casefold(), "tool" if calls else "stop")
+
+
+def answer_result(tool: str, text: str, *, failed: bool = False, seconds: float = 0.0) -> ToolResult:
+    """The result that a tool's answer stands for: an error if its log says so, or if the answer itself does."""
+    status: Literal["ok", "error"] = "error" if failed or find_error_text(text) is not None else "ok"
+    return ToolResult(tool=tool, status=status, stdout=text, seconds=seconds)
 
 
 def name_unknown_finish(value: Any, key: str) -> Iterator[str]:
@@ -327,4 +334,4 @@ def _read_action(
 
 def _read_result(call: ToolCall, answer: _LoggedMessage) -> ToolResult:
     failed = answer.raw.get("status") == "error" or answer.raw.get("is_error") is True
-    return ToolResult(tool=call.name, status="error" if failed else "ok", stdout=answer.message.content)
+    return answer_result(call.name, answer.message.content, failed=failed)

@@ -18,7 +18,13 @@ from functools import cached_property
 from itertools import dropwhile, islice
 from typing import Any, Literal, TypeVar
 
-from mappa.look.importing.chat_messages import make_tool_call, name_unknown_finish, read_finish, read_token_count
+from mappa.look.importing.chat_messages import (
+    answer_result,
+    make_tool_call,
+    name_unknown_finish,
+    read_finish,
+    read_token_count,
+)
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.log_mapping import (
     LogFormatError,
@@ -177,7 +183,7 @@ class _Trace:
                 self._claimed.add(span.id)
                 yield call, _read_tool_result(span)
             elif (answer := self._find_answer(action, call)) is not None:
-                yield call, ToolResult(tool=call.name, status="ok", stdout=answer)
+                yield call, answer_result(call.name, answer)
         for span in self._tools:
             if span.parent == action.id and span.id not in self._claimed:
                 result, identity = _read_tool_result(span), span.text("gen_ai.tool.call.id")
@@ -240,8 +246,7 @@ def _tool_name(span: Span) -> str:
 def _read_tool_result(span: Span) -> ToolResult:
     result = decode_embedded(span.attributes.get("gen_ai.tool.call.result"))
     answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
-    status: Literal["ok", "error"] = "error" if span.failed else "ok"
-    return ToolResult(tool=_tool_name(span), status=status, stdout=answer, seconds=span.end - span.start)
+    return answer_result(_tool_name(span), answer, failed=span.failed, seconds=span.end - span.start)
 
 
 def _has_output(span: Span) -> bool:

@@ -26,8 +26,8 @@ class EvidenceCoach(Coach):
 
     An action with a fault gets 10 points times the share in which such evidence did not hit the decisive action of
     labelled failures; the first fault of a trajectory has the lowest score. An action without, whose programs ran, gets
-    8. All else is abstained from: it cannot be told. Where the trajectory is known to have succeeded, nobody is accused.
-    Actions of a trajectory that did not are ranked by `Verdict.suspicion`, soft evidence included: where to look first.
+    8. All else is abstained from: it cannot be told. Where the trajectory is known to have succeeded, nobody is
+    accused; otherwise its actions are ranked by `Verdict.suspicion`, soft evidence included: where to look first.
     Judging a single action (`score`) sees what came before it and nothing after.
     """
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from mappa_coach_evidence.text import word_set
+
 MAX_EQUATION_TOKENS = 120
 """Longer ones are left alone, so that the time to read a text grows with its length."""
 _MAX_POWER = 64
@@ -31,7 +33,8 @@ _LATEX = (
     (re.compile(r"\^ *\{ *(-?\d+) *\}"), r"^\1"),
 )
 _SPOKEN_EQUALS = re.compile(
-    r"(?<=[\d)%])(?:,? which)? +(?:is|equals|gives|makes|comes to|is equal to|totals|yields)(?: a total of)? +(?=[$€£]?-?\d)"
+    r"(?<=[\d)%])(?:,? which)? +(?:is|equals|gives|makes|comes to|is equal to|totals|yields)"
+    r"(?: a total of)? +(?=[$€£]?-?\d)"
 )
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
@@ -51,16 +54,23 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _SPOKEN_SIGNS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*", "x": "*", "X": "*"}
-_RESERVATIONS = frozenset(
+_RESERVATIONS = word_set(
     "not wrong incorrect incorrectly error mistake mistakenly instead should claimed claims claim stated states if "
-    "suppose supposing assume assuming let unless mod modulo remainder base hypothetically".split()
+    "suppose supposing assume assuming let unless mod pmod bmod modulo remainder base hypothetically need needs must "
+    "whether satisfy satisfies try trying guess false contradiction impossible"
 )
 """Words of a sentence that may quote an equation, or make it a condition, without saying that it holds."""
-_APPROXIMATE = frozenset("approximately about roughly around nearly almost approx rounded rounding round ~ ≈".split())
-_MAGNITUDES = frozenset(
+_APPROXIMATE = word_set("approximately about roughly around nearly almost approx rounded rounding round ~ ≈")
+_MAGNITUDES = word_set(
     "dozen dozens hundred thousand million billion trillion k m b mn bn half halves third thirds quarter quarters "
-    "double twice triple choose pi e i".split()
+    "double twice triple choose pi e i"
 )
+_FUNCTIONS = word_set(
+    "sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt root lim max min gcd lcm det abs floor ceil sum "
+    "prod square cube factorial"
+)
+"""Words that an expression may be the argument of."""
+_AFTERTHOUGHT = 60  # Characters behind an equation in which a text may take it back.
 _UNITS = {
     word: family
     for family, words in {
@@ -78,8 +88,8 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equation:
-    """An equation as it is `written`, the `value` of its left side, the one that is `claimed`, and whether they agree as
-    exactly as they are written."""
+    """An equation as it is `written`, the `value` of its left side, the one that is `claimed`, and whether they agree
+    as exactly as they are written."""
 
     written: str
     value: float
@@ -115,6 +125,10 @@ class _Side:
     percent: bool = False
     units: frozenset[str] = field(default_factory=frozenset)
 
+    @property
+    def inexact(self) -> bool:
+        return self.divides or self.rounded
+
 
 class _UnreadableError(Exception):
     """The tokens are no expression that can be computed for certain."""
@@ -134,6 +148,9 @@ def equations(text: str) -> Iterator[Equation]:
             continue
         approximate = bool(words & _APPROXIMATE) or any(token.text in _APPROXIMATE for token in sentence)
         for left, right in _pairs(sentence):
+            behind = plain[right.end : right.end + _AFTERTHOUGHT].lower()
+            if not _RESERVATIONS.isdisjoint(re.findall(r"[a-z]+", behind.partition("\n")[0])):
+                continue
             yield Equation(
                 written=" ".join(plain[left.start : right.end].split()),
                 value=left.value,
@@ -234,7 +251,9 @@ def _may_begin(tokens: Sequence[_Token], start: int) -> bool:
         if not attached or not spaced:
             return False
     if last.kind == "word":
-        return spaced and last.text.lower() not in _MAGNITUDES and last.text.lower() not in ("of", *_SPOKEN_SIGNS)
+        is_command = before > 0 and tokens[before - 1].text == "\\"
+        others = _MAGNITUDES | _FUNCTIONS | {"of", *_SPOKEN_SIGNS}
+        return spaced and not is_command and last.text.lower() not in others
     return last.kind in ("compare", "other") and spaced and last.text not in "|!\\_{}"
 
 
@@ -308,7 +327,9 @@ class _Parser:
             remark = following.text == "(" and spaced and self._kind_after_bracket() == "word"
             if not remark:
                 raise _UnreadableError
-        if following.kind == "word" and (not spaced or following.text.lower() in _MAGNITUDES or len(following.text) == 1):
+        if following.kind == "word" and (
+            not spaced or following.text.lower() in _MAGNITUDES or len(following.text) == 1
+        ):
             raise _UnreadableError
         if following.kind == "other" and following.text in "!|_^{}\\°'":
             raise _UnreadableError
@@ -344,7 +365,13 @@ class _Parser:
         text = None if token is None else _SPOKEN_SIGNS.get(token.text, token.text)
         if token is not None and text in ("**",):
             text = "^"
-        if token is not None and token.kind in ("sign", "word") and text is not None and len(text) == 1 and text in wanted:
+        if (
+            token is not None
+            and token.kind in ("sign", "word")
+            and text is not None
+            and len(text) == 1
+            and text in wanted
+        ):
             if token.kind == "word" and not self._operand_follows():
                 self._place, self._end = place, end
                 return None
@@ -462,6 +489,7 @@ class _Parser:
         if token is not None and token.kind == "percent":
             self._take()
             self._percent = True
+            self._decimals += 2
             value /= 100
         place = self._place
         while True:
@@ -504,7 +532,9 @@ def _agree(left: _Side, right: _Side, *, approximate: bool) -> bool:
     """Whether two sides are equal, as exactly as they are written; true where their scales may differ."""
     if len({_UNITS.get(unit, unit) for unit in left.units | right.units}) < len(left.units | right.units):
         return True  # Several units of one kind, as hours and minutes.
-    if any(unit in "$€£¥" for unit in left.units ^ right.units) and {"cent", "penny", "pence"} & (left.units | right.units):
+    if any(unit in "$€£¥" for unit in left.units ^ right.units) and {"cent", "penny", "pence"} & (
+        left.units | right.units
+    ):
         return True
     values = [left.value]
     if left.percent or right.percent:
@@ -516,17 +546,14 @@ def _agree(left: _Side, right: _Side, *, approximate: bool) -> bool:
 
 
 def _close(value: float, left: _Side, right: _Side, *, approximate: bool) -> bool:
-    off = abs(value - right.value)
     unit = 10.0**-right.decimals
     allowed = 1e-9 * max(1.0, abs(value))
     if not right.computed:
-        allowed += 0.5 * unit
-        if left.divides and right.decimals == 0:
-            allowed += 0.5 * unit  # Rounded up or down.
-        elif right.decimals > 0:
-            allowed += 0.5 * unit
-    if left.divides or left.rounded or right.divides or right.rounded:
-        allowed += _CARRIED * abs(value) if (left.divides or right.divides or right.computed) else 0.0
+        # Half a unit for rounding; nearly a whole one where digits may have been cut off instead.
+        cut = right.decimals > 0 or (left.divides and not value.is_integer())
+        allowed += (0.98 if cut else 0.5) * unit
+    if (right.computed and (left.inexact or right.inexact)) or (left.rounded and left.divides):
+        allowed += _CARRIED * abs(value)
     if approximate:
         allowed += _ROUNDED * abs(value) + unit
-    return off <= allowed
+    return abs(value - right.value) <= allowed

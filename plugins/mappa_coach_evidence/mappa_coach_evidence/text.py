@@ -62,6 +62,11 @@ def content_words(text: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORD.findall(text))
 
 
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text, as they are."""
+    return frozenset(text.split())
+
+
 def squeeze(text: str) -> str:
     """The text with every run of white space as one space."""
     return " ".join(text.split())

@@ -31,8 +31,8 @@ _QUOTED = 200  # Characters of a task that a message must hold to quote it; task
 class Entry:
     """Something said, or the output of an execution. `place` counts actions; None: a message that is no action.
     `author` of an output is the place of the action whose program ran; None: unknown. `call` is the tool call that an
-    output answers, None for a program in a text; `error` is what the output says went wrong. `sent` are the texts that an
-    action hands in by calls such as `submit`."""
+    output answers, None for a program in a text; `error` is what the output says went wrong. `sent` are the texts that
+    an action hands in by calls such as `submit`."""
 
     place: int | None
     text: str

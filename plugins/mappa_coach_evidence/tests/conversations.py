@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from mappa_core import Completion, Message, Role, Scene, Step, Task, ToolResult
+from mappa_core import Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
 
 FAILED = {"correct": 0.0}
 SOLVED = {"correct": 1.0}
@@ -48,11 +49,16 @@ def scenes_of_steps(
     )
 
 
-def with_result(one: Step, output: str, *, status: str = "ok") -> Step:
+def with_result(
+    one: Step, output: str, *, status: str = "ok", tool: str = "python", arguments: Mapping[str, Any] | None = None
+) -> Step:
+    """The step with one more call and what it was answered."""
+    call = ToolCall(name=tool, arguments=arguments or {})
     result = ToolResult(
-        tool="python", status=status, stdout=output if status == "ok" else "", stderr="" if status == "ok" else output
+        tool=tool, status=status, stdout=output if status == "ok" else "", stderr="" if status == "ok" else output
     )  # type: ignore[arg-type]
-    return replace(one, results=(result,))
+    reply = replace(one.reply, tool_calls=(*one.reply.tool_calls, call))
+    return replace(one, reply=reply, calls=(*one.calls, call), results=(*one.results, result))
 
 
 def program(code: str) -> str:

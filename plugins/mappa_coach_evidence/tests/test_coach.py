@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,12 +13,12 @@ from hypothesis import strategies as st
 
 from mappa.testing import CoachContract, load_plugins
 from mappa_coach_evidence.coach import EvidenceCoach
-from mappa_coach_evidence.evidence import FIRST, Evidence, chances, collect_evidence
+from mappa_coach_evidence.evidence import FIRST, Evidence, collect_evidence, suspicions
 from mappa_coach_evidence.options import EvidenceOptions
 from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import read_transcript
 from mappa_coach_evidence.weights import WEIGHTS
-from mappa_core import NOBODY
+from mappa_core.coach import CATEGORIES, ENVIRONMENT
 
 from .conversations import (
     SOLVED,
@@ -44,8 +42,11 @@ FAILURE = (
 )
 
 
-def judge(scenes, **options):
-    return asyncio.run(EvidenceCoach(EvidenceOptions(**options)).review(scenes))
+WRONG_SUM = (("solver", "3 * 4 = 13, I think."), ("writer", "Unfortunately it failed. I have checked: 13."))
+
+
+def judge(scenes):
+    return asyncio.run(EvidenceCoach(EvidenceOptions()).review(scenes))
 
 
 class TestContract(CoachContract):
@@ -55,17 +56,60 @@ class TestContract(CoachContract):
         return EvidenceCoach(EvidenceOptions())
 
 
-def test_the_blamed_action_gets_what_its_chance_leaves_of_ten_points():
+def test_an_action_with_hard_evidence_is_accused_and_quoted():
+    first, second = judge(conversation(*WRONG_SUM))
+    (rule,) = [rule for rule in RULES if rule.name == "wrong sum"]
+    assert (first.blame, first.category) == ("solver", "miscalculation")
+    assert first.score == round(10 * (1 - rule.precision), 2)
+    assert "“3 * 4 = 13”, it says; the left side is 12." in first.reasoning
+    assert (second.status, second.blame) == ("abstained", None)
+
+
+def test_words_and_places_accuse_nobody_and_rank_all_actions():
     verdicts = judge(conversation(*FAILURE))
-    # The manager hands on the task; the coder's first program failed, and nothing confirms it; three actions follow the
-    # task, the last two half-way and at the end.
-    program_odds = sum(WEIGHTS[name + part] for name in ("failed program", "unchecked program") for part in ("", FIRST))
-    odds = [0.0, program_odds, WEIGHTS["lateness"] / 2, WEIGHTS["lateness"]]
-    chance = math.exp(odds[1]) / sum(map(math.exp, odds))
-    assert [verdict.blame for verdict in verdicts] == [None, "coder", None, NOBODY, None, None]
-    assert [verdict.score for verdict in verdicts] == [None, round(10 * (1 - chance), 2), None, 8.0, None, None]
+    assert {verdict.blame for verdict in verdicts} == {None}
+    assert "It cannot be told" in verdicts[5].reasoning
+    assert [verdict.score for verdict in verdicts] == [None, None, None, 8.0, None, None]
+    assert all(verdict.suspicion is not None for place, verdict in enumerate(verdicts) if place not in (2, 4))
     assert "NameError" in verdicts[1].reasoning
-    assert f"(failed program, unchecked program: {chance:.0%} the decisive error)" in verdicts[1].reasoning
+    # The first program failed, and nothing confirms it.
+    assert max(range(6), key=lambda place: verdicts[place].suspicion or -9) == 1
+
+
+def test_no_verdict_names_a_percentage():
+    for scenes in (conversation(*FAILURE), conversation(*WRONG_SUM)):
+        assert not any("%" in verdict.reasoning for verdict in judge(scenes))
+
+
+def test_whoever_hard_evidence_speaks_against_is_the_first_to_look_at():
+    said = [*FAILURE, ("solver", "Then 3 * 4 = 13.")]
+    verdicts = judge(conversation(*said))
+    assert max(range(len(said)), key=lambda place: verdicts[place].suspicion or -9) == len(said) - 1
+
+
+def test_the_first_of_two_faults_has_the_lowest_score():
+    first, second = judge(conversation(("a", "1 + 1 = 3"), ("b", "2 + 2 = 5")))
+    assert (first.blame, second.blame) == ("a", "b")
+    assert first.score < second.score < 10
+
+
+def test_a_tool_that_is_down_is_to_blame_and_nobody_learns_from_it():
+    down = with_result(step(0, "searcher", "Looking."), "Error: 503 Service Unavailable", tool="search")
+    (verdict,) = judge(scenes_of_steps([down]))
+    assert (verdict.blame, verdict.category, verdict.score) == (ENVIRONMENT, "system failure", None)
+    assert "503" in verdict.reasoning
+
+
+def test_an_agent_that_writes_what_an_executor_answers_makes_nobody_guilty():
+    fake = "exitcode: 1 (execution failed)\nCode output: NameError: name 'x' is not defined"
+    said = (("coder", "I would run it."), ("actor", fake), ("writer", "The answer is 4."))
+    verdicts = judge(conversation(*said))
+    assert {verdict.blame for verdict in verdicts} == {None}
+    assert not read_transcript(conversation(*said)).machines
+
+
+def test_an_empty_message_accuses_nobody():
+    assert {verdict.blame for verdict in judge(conversation(("a", ""), ("b", "")))} == {None}
 
 
 @pytest.mark.parametrize("places", [(1,), (0, 2), (4, 5)])
@@ -75,12 +119,10 @@ def test_an_action_is_judged_alike_whichever_others_are_judged_with_it(places):
     assert judge([scenes[place] for place in places]) == [judge(scenes)[place] for place in places]
 
 
-def test_chances_multiply_what_evidence_weighs_and_add_up_to_one():
-    two = Evidence(features={"a": 1.0, "b": 0.5}, findings={})
-    evidence = {0: Evidence(features={}, findings={}), 3: two}
-    weights = {"a": math.log(2), "b": math.log(4)}
-    assert chances(evidence, weights, nobody=False) == pytest.approx({0: 1 / 5, 3: 4 / 5})
-    assert chances(evidence, weights, nobody=True) == pytest.approx({0: 1 / 6, 3: 4 / 6})
+def test_suspicions_add_what_evidence_weighs():
+    two = Evidence(features={"a": 1.0, "b": 0.5, "unknown": 1.0}, faults={}, hints={})
+    evidence = {0: Evidence(features={}, faults={}, hints={}), 3: two}
+    assert suspicions(evidence, {"a": 1.0, "b": 3.0}) == {0: 0.0, 3: 2.5}
 
 
 def test_the_first_finding_of_a_rule_is_told_from_its_others():
@@ -91,20 +133,15 @@ def test_the_first_finding_of_a_rule_is_told_from_its_others():
     assert "failed program" in second and "failed program, first" not in second
 
 
-def test_in_a_failure_without_evidence_the_place_alone_decides_and_the_verdict_says_so():
-    done = json.dumps({"is_request_satisfied": False, "is_progress_being_made": True})
-    said = [("leader", "The plan."), *[("surfer", "I look."), ("leader", done)] * 20]
-    verdicts = judge(conversation(*said))
-    assert verdicts[1].blame == "surfer"
-    assert "No rule finds a fault in it. (its place alone: " in verdicts[1].reasoning
-    assert [verdict.blame for verdict in judge(conversation(*said, outcome=SOLVED))] == [None] * len(said)
-
-
 def test_every_piece_of_evidence_has_a_weight():
     for scenes in (conversation(*FAILURE), conversation(("leader", '{"progress": true}'), ("surfer", "I look."))):
         for found in collect_evidence(read_transcript(scenes), RULES).values():
-            assert set(found.features) <= set(WEIGHTS)
-    assert {rule.name + part for rule in RULES for part in ("", FIRST)} <= set(WEIGHTS)
+            assert {name for name in found.features if not name.endswith(FIRST)} <= set(WEIGHTS)
+
+
+def test_hard_rules_have_a_precision_and_all_a_category():
+    assert all(rule.category in CATEGORIES for rule in RULES)
+    assert all(0.5 <= rule.precision <= 1 for rule in RULES if rule.hard)
 
 
 def test_an_action_that_cannot_be_checked_gets_no_score():
@@ -112,28 +149,23 @@ def test_an_action_that_cannot_be_checked_gets_no_score():
     assert [verdict.status for verdict in verdicts] == ["abstained", "abstained"]
 
 
-def test_a_success_excuses_what_only_explains_failures_but_no_failed_program():
-    unproved = (("solver", "Forty."), ("writer", "Forty."))
-    assert judge(conversation(*unproved))[0].blame == "solver"
-    assert judge(conversation(*unproved, outcome=SOLVED))[0].status == "abstained"
-    assert judge(conversation(*FAILURE, outcome=SOLVED))[1].blame == "coder"
+def test_a_success_is_not_accused():
+    verdicts = judge(conversation(*WRONG_SUM, outcome=SOLVED))
+    assert {(verdict.status, verdict.blame, verdict.suspicion) for verdict in verdicts} == {("abstained", None, None)}
 
 
 def test_success_is_read_from_the_metric_and_from_no_other_figure():
-    unproved = (("solver", "Forty."), ("writer", "Forty."))
-    assert judge(conversation(*unproved, outcome={"correct": 0.0, "tokens": 500.0}))[0].blame == "solver"
-    assert judge(conversation(*unproved, outcome={"loss": -2.0, "correct": 1.0}))[0].status == "abstained"
+    assert judge(conversation(*WRONG_SUM, outcome={"correct": 0.0, "tokens": 500.0}))[0].blame == "solver"
+    assert judge(conversation(*WRONG_SUM, outcome={"loss": -2.0, "correct": 1.0}))[0].blame is None
 
 
-@pytest.mark.parametrize("presume_failure, status", [(True, "scored"), (False, "abstained")])
 @pytest.mark.parametrize("outcome", [None, {}, {"tokens": 500.0}])
-def test_an_unknown_outcome_is_read_as_the_option_says(presume_failure, status, outcome):
-    scenes = conversation(("solver", "Forty."), outcome=outcome)
-    assert judge(scenes, presume_failure=presume_failure)[0].status == status
+def test_where_the_outcome_is_unknown_hard_evidence_accuses(outcome):
+    assert judge(conversation(*WRONG_SUM, outcome=outcome))[0].blame == "solver"
 
 
 def test_a_single_action_is_judged_by_what_came_before_it():
-    fails = with_result(step(0, "coder", "on it"), "KeyError", status="error")
+    fails = with_result(step(0, "coder", "on it"), "KeyError: 'age'", status="error")
     scenes = scenes_of_steps([fails, step(1, "writer", "Fine.")], outcome=None)
     verdict = asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[1]))
     assert verdict.blame is None
@@ -158,13 +190,11 @@ texts = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), texts), min_size=1, max_size=7), texts)
-def test_any_conversation_gets_a_verdict_each_and_at_most_one_blame(said, task):
+def test_any_conversation_gets_a_verdict_each_and_the_first_fault_the_lowest_score(said, task):
     verdicts = judge(conversation(*said, task=task))
     assert len(verdicts) == len(said)
-    blamed = [verdict for verdict in verdicts if verdict.blame not in (None, NOBODY)]
-    assert len(blamed) <= 1
+    blamed = [verdict for verdict in verdicts if verdict.blame is not None and verdict.score is not None]
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
-    assert not blamed or scores.count(min(scores)) == 1
     assert not blamed or blamed[0].score == min(scores)
 
 

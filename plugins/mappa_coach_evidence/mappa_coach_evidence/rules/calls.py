@@ -13,31 +13,42 @@ from mappa_core import ToolCall
 from mappa_core.coach import ENVIRONMENT
 
 _UNAVAILABLE = re.compile(
-    r"time[sd]?[ -]?out|temporar|unavailable|connect|refused|reset by peer|rate.?limit|too many requests|\b429\b|\b50[0-4]\b"
-    r"|internal (?:server )?error|bad gateway|overloaded|quota|network|\bdns\b|out of memory|no space left|try again later"
+    r"time[sd]?[ -]?out|temporar|unavailable|connect|refused|reset by peer|rate.?limit|too many requests"
+    r"|\b429\b|\b50[0-4]\b"
+    r"|internal (?:server )?error|bad gateway|overloaded|quota|network|\bdns\b|out of memory|no space left"
+    r"|try again later"
     r"|maintenance|service (?:is )?down|unreachable|ssl",
     re.IGNORECASE,
 )
 _WRONG_ARGUMENTS = re.compile(
-    r"not (?:found|exist|a valid|valid|recogni[sz]ed|defined|allowed|supported)|does ?n[o']t exist|no such|unknown|invalid"
-    r"|missing|required|must be|expected|unexpected|unrecogni[sz]ed|malformed|cannot parse|could not parse|schema|out of range"
-    r"|no (?:match|\w+ (?:found|named|called|with))|not one of|bad request|\b400\b|\b404\b|\b422\b|type ?error|value ?error"
+    r"not (?:found|exist|a valid|valid|recogni[sz]ed|defined|allowed|supported)|does ?n[o']t exist|no such"
+    r"|unknown|invalid"
+    r"|missing|required|must be|expected|unexpected|unrecogni[sz]ed|malformed|cannot parse|could not parse"
+    r"|schema|out of range"
+    r"|no (?:match|\w+ (?:found|named|called|with))|not one of|bad request|\b400\b|\b404\b|\b422\b|type ?error"
+    r"|value ?error"
     r"|key ?error|name ?error|syntax ?error|attribute ?error|mismatch|too (?:long|short|large|many arguments)",
     re.IGNORECASE,
 )
 _SUCCESS = re.compile(
-    r"\b(?:success(?:ful|fully)?|all set|(?:is|are|was|were|been|have|has|now|trip|order|everything)(?: now| been| all)?"
-    r" (?:done|completed?|booked|confirmed|saved|sent|created|finished|deployed|submitted|placed|reserved|cancell?ed|updated"
-    r"|processed|approved|fixed|paid|refunded|exchanged|returned)|(?:booking|reservation|order|payment|deployment|task|job"
+    r"\b(?:success(?:ful|fully)?|all set|(?:is|are|was|were|been|have|has|now|trip|order|everything)(?: now"
+    r"| been| all)?"
+    r" (?:done|completed?|booked|confirmed|saved|sent|created|finished|deployed|submitted|placed|reserved"
+    r"|cancell?ed|updated"
+    r"|processed|approved|fixed|paid|refunded|exchanged|returned)|(?:booking|reservation|order|payment"
+    r"|deployment|task|job"
     r"|migration|upload|transfer) (?:complete|confirmed|done|placed|succeeded))\b",
     re.IGNORECASE,
 )
 _RESERVED = re.compile(
-    r"\b(?:not|n't|no|never|fail(?:ed|s|ure|ures|ing)?|errors?|unable|could ?n[o']t|cannot|can't|without|however|but|unfortunately"
-    r"|most(?:ly)?|some|issues?|problems?|retry|again|pending|partial(?:ly)?|partly|incomplete|will|would|once|after|if|when|let me|need to"
+    r"\b(?:not|n't|no|never|fail(?:ed|s|ure|ures|ing)?|errors?|unable|could ?n[o']t|cannot|can't|without"
+    r"|however|but|unfortunately"
+    r"|most(?:ly)?|some|issues?|problems?|retry|again|pending|partial(?:ly)?|partly|incomplete|will|would|once"
+    r"|after|if|when|let me|need to"
     r"|should|going to|try(?:ing)?|next|instead)\b",
     re.IGNORECASE,
 )
+_PROGRAM_ARGUMENTS = frozenset({"code", "program", "script", "source", "python"})
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 _LEAST_VALUE = 3  # Characters of an argument that can be told from other words.
 
@@ -46,7 +57,7 @@ def wrong_calls(transcript: Transcript) -> Iterator[Finding]:
     """A call failed because of its arguments, and no later call of that tool worked: the action that first named what
     was wrong, or else the caller."""
     for number, entry in _unrepaired(transcript):
-        if is_callers_fault(entry.error or "", entry.call) and entry.author is not None:
+        if is_callers_fault(entry.error or "") and entry.author is not None:
             origin = _find_origin(transcript, number, entry)
             source = entry.author if origin is None else origin
             said = f"“{entry.error}”, {_name(entry)} answered"
@@ -59,7 +70,9 @@ def wrong_calls(transcript: Transcript) -> Iterator[Finding]:
 def unavailable_tools(transcript: Transcript) -> Iterator[Finding]:
     """A call failed though nothing speaks against its arguments, and no later one of that tool worked."""
     for _, entry in _unrepaired(transcript):
-        if entry.author is not None and _UNAVAILABLE.search(entry.error or ""):
+        # A program that runs out of time is its author's.
+        is_program = entry.call is not None and not _PROGRAM_ARGUMENTS.isdisjoint(entry.call.arguments)
+        if entry.author is not None and not is_program and _UNAVAILABLE.search(entry.error or ""):
             reason = f"“{entry.error}”, {_name(entry)} answered, and no later call of it worked."
             yield Finding(place=entry.author, reason=reason, blame=ENVIRONMENT)
 
@@ -72,10 +85,9 @@ def repeated_calls(transcript: Transcript) -> Iterator[Finding]:
         if entry.call is None or entry.author is None:
             continue
         again = last is not None and last.call is not None and _key(last.call) == _key(entry.call)
-        if again and last is not None and last.error is not None and entry.failed:
-            if is_callers_fault(last.error, entry.call):
-                reason = f"It calls {_name(entry)} again as before, which had answered “{last.error}”."
-                yield Finding(place=entry.author, reason=reason)
+        if again and last is not None and last.error is not None and entry.failed and is_callers_fault(last.error):
+            reason = f"It calls {_name(entry)} again as before, which had answered “{last.error}”."
+            yield Finding(place=entry.author, reason=reason)
         last = entry
 
 
@@ -103,12 +115,9 @@ def claimed_successes(transcript: Transcript) -> Iterator[Finding]:
             return
 
 
-def is_callers_fault(error: str, call: ToolCall | None) -> bool:
-    """Whether an error is one of arguments: it says so, or quotes one of them; and not that the tool was not there."""
-    if _UNAVAILABLE.search(error):
-        return False
-    quoted = call is not None and any(value in error for value in _values(call.arguments))
-    return bool(_WRONG_ARGUMENTS.search(error)) or quoted
+def is_callers_fault(error: str) -> bool:
+    """Whether an error says that the call was wrong, and not that what it asks for cannot be had now."""
+    return bool(_WRONG_ARGUMENTS.search(error)) and not _UNAVAILABLE.search(error)
 
 
 def _unrepaired(transcript: Transcript) -> Iterator[tuple[int, Entry]]:
@@ -147,8 +156,7 @@ def _values(arguments: Any) -> Iterator[str]:
         for value in arguments:
             yield from _values(value)
     elif isinstance(arguments, str | int | float) and not isinstance(arguments, bool):
-        if len(text := str(arguments)) >= _LEAST_VALUE:
-            yield text
+        yield from (text for text in (str(arguments),) if len(text) >= _LEAST_VALUE)
 
 
 def _key(call: ToolCall) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from mappa_coach_evidence.dates import wrong_dates
 from mappa_coach_evidence.equations import equations, wrong_equations
 from mappa_coach_evidence.findings import Finding
 from mappa_coach_evidence.text import holds_number, numbers, squeeze, to_number, without_code
@@ -22,7 +23,8 @@ _ADMITTED = re.compile(
     re.IGNORECASE,
 )
 _RESULT = re.compile(
-    rf"\b(?:total|answer|result|sum|altogether|in all|overall|grand total)\b[^.\n\d]{{0,40}}?(-?{_VALUE})(?!\.?\d|%)", re.IGNORECASE
+    rf"\b(?:total|answer|result|sum|altogether|in all|overall|grand total)\b[^.\n\d]{{0,40}}?(-?{_VALUE})(?!\.?\d|%)",
+    re.IGNORECASE,
 )
 _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?{_VALUE})")
 
@@ -34,8 +36,18 @@ def wrong_sums(transcript: Transcript) -> Iterator[Finding]:
     for entry in transcript.spoken:
         for wrong in wrong_equations(without_code(entry.text)):
             if entry.place is not None and wrong.written not in stated | given:
-                yield Finding(place=entry.place, reason=f"“{wrong.written}”, it says; the left side is {wrong.value:g}.")
+                yield Finding(
+                    place=entry.place, reason=f"“{wrong.written}”, it says; the left side is {wrong.value:g}."
+                )
             stated.add(wrong.written)
+
+
+def wrong_days(transcript: Transcript) -> Iterator[Finding]:
+    """Days of the week, and numbers of days, that the calendar contradicts."""
+    for entry in transcript.spoken:
+        for reason in wrong_dates(without_code(entry.text)):
+            if entry.place is not None:
+                yield Finding(place=entry.place, reason=reason)
 
 
 def contradicted_outputs(transcript: Transcript) -> Iterator[Finding]:
@@ -96,7 +108,9 @@ def contradicted_results(transcript: Transcript) -> Iterator[Finding]:
         elif not entry.is_output:
             computed += [(entry.place, equation.claimed) for equation in equations(without_code(entry.text))]
     others = [
-        value for place, value in computed if place is None or transcript.agents[place] != transcript.agents[said[-1].place]
+        value
+        for place, value in computed
+        if place is None or transcript.agents[place] != transcript.agents[said[-1].place]
     ]
     for found in _RESULT.finditer(said[-1].claims) if others else ():
         if not _adds_up(to_number(found[1]), known):
@@ -108,5 +122,8 @@ def contradicted_results(transcript: Transcript) -> Iterator[Finding]:
 def _adds_up(value: float, known: Collection[float]) -> bool:
     """Whether a total is among the figures, or the sum or product of two."""
     return any(
-        abs(result - value) < 0.005 for left in known for right in known for result in (left, left + right, left * right)
+        abs(result - value) < 0.005
+        for left in known
+        for right in known
+        for result in (left, left + right, left * right)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mappa_coach_evidence.findings import Finding
-from mappa_coach_evidence.text import numbers, to_number
+from mappa_coach_evidence.text import numbers, to_number, word_set
 from mappa_coach_evidence.transcript import Transcript
 
 MAX_RECORDS = 400
@@ -17,18 +17,34 @@ MAX_RECORDS = 400
 _CLAUSE = re.compile(r"(?<=[.!?;])\s+|\n|, (?:and|but|while|which)\b")
 _FIGURE = re.compile(r"(?<![\w.#-])[$€£]?(\d[\d,]*(?:\.\d+)?)(?![\w-]|\.\d)")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_LEAST_NAME = 3
-_MAX_NAME = 60
-_REFUSED = frozenset(
-    "failed failure error declined rejected denied pending cancelled canceled unavailable expired closed inactive refused "
-    "unpaid invalid".split()
-)
-_ACCOMPLISHED = re.compile(
-    r"\b(?:confirmed|booked|approved|paid|successful(?:ly)?|completed|accepted|reserved|available|delivered|shipped|active)\b",
+_NAMING = re.compile(
+    r"(?:^|[_ ])(?:name|id|title|number|no|code|label|hotel|tour|item|product|reference|flight|order"
+    r"|reservation|booking|user"
+    r"|customer|account|symbol|sku|model|event|place|restaurant|company|employee|city|country|ticket|patient|course)$",
     re.IGNORECASE,
 )
+"""Keys whose values name what a record is about; other texts (a currency, an airport, a state) are shared by many."""
+_LEAST_NAME = 3
+_MAX_NAME = 60
+_REFUSED = word_set(
+    "failed failure error declined rejected denied pending unavailable expired closed inactive refused unpaid invalid"
+)
+_ACCOMPLISHED = re.compile(
+    r"\b(?:confirmed|booked|approved|paid|successful(?:ly)?|completed|accepted|reserved|available|delivered"
+    r"|shipped|active)\b",
+    re.IGNORECASE,
+)
+_RELATIVE = re.compile(
+    r"\b(?:would|could|remaining|left|after|before|difference|discount(?:ed)?|minus|less|plus|refund(?:ed)?"
+    r"|used|instead|more|than"
+    r"|if|about|around|approximately|roughly|total|each way|extra|fee|up to|at least|at most|under|over"
+    r"|between)\b|[~≈±]",
+    re.IGNORECASE,
+)
+"""Words of a clause whose figures need not be those of a record."""
 _DENIED = re.compile(
-    r"\b(?:not|n't|no|never|fail(?:ed|s|ure)?|declined|rejected|denied|pending|cancell?ed|unavailable|unable|cannot|could ?n[o']t"
+    r"\b(?:not|n't|no|never|fail(?:ed|s|ure)?|declined|rejected|denied|pending|cancell?ed|unavailable|unable"
+    r"|cannot|could ?n[o']t"
     r"|if|once|when|until|unless|however|but|will|would|should|check|whether|please|need|try)\b",
     re.IGNORECASE,
 )
@@ -58,11 +74,15 @@ def contradicted_records(transcript: Transcript) -> Iterator[Finding]:
             continue
         if entry.place is not None and records:
             for clause in _CLAUSE.split(entry.claims):
+                if _RELATIVE.search(clause):
+                    continue
                 for record, key, said in _contradictions(clause, records, known, given):
                     if said not in accused:
                         accused.add(said)
                         name = max(record.names, key=len)
-                        reason = f"“{_quote(clause)}”, it says; the tool gave {record.figures[key]:g} as {key} of {name}."
+                        reason = (
+                            f"“{_quote(clause)}”, it says; the tool gave {record.figures[key]:g} as {key} of {name}."
+                        )
                         yield Finding(place=entry.place, reason=reason)
         known |= numbers(entry.text)
 
@@ -85,7 +105,9 @@ def contradicted_states(transcript: Transcript) -> Iterator[Finding]:
             refused = None if record is None else _find_refusal(record)
             if record is not None and refused is not None:
                 key, value = refused
-                reason = f"“{_quote(clause)}”, it says; the tool gave “{value}” as {key} of {max(record.names, key=len)}."
+                reason = (
+                    f"“{_quote(clause)}”, it says; the tool gave “{value}” as {key} of {max(record.names, key=len)}."
+                )
                 yield Finding(place=entry.place, reason=reason)
 
 
@@ -124,7 +146,7 @@ def _read_record(value: Mapping[str, Any]) -> Iterator[Record]:
             is_number = re.fullmatch(r"[$€£]?\d[\d,]*(?:\.\d+)?", item)
             if is_number:
                 figures[key] = to_number(item.lstrip("€£"))
-            elif _LEAST_NAME <= len(item) <= _MAX_NAME and item.lower() not in _REFUSED and "status" not in key.lower():
+            elif _LEAST_NAME <= len(item) <= _MAX_NAME and _NAMING.search(key):
                 names.add(item.lower())
     if names and (figures or states):
         yield Record(names=frozenset(names), figures=figures, states=states)
@@ -179,7 +201,7 @@ def _names_one(clause: str, record: Record) -> bool:
 def _find_refusal(record: Record) -> tuple[str, str] | None:
     for key, value in record.states.items():
         words = set(re.findall(r"[a-z]+", value))
-        if "status" in key.lower() or "state" in key.lower():
+        if re.search(r"status|(?:^|_)state$|result|outcome", key.lower()):
             if words & _REFUSED:
                 return key, value
         elif value == "false" and re.search(r"available|confirmed|success|approved|paid|booked|in_?stock", key.lower()):
