@@ -210,10 +210,10 @@ def test_ten_labels_make_a_coach_that_is_certified_and_used(import_plays, tmp_pa
     assert f"mappa judge {run} --coach evidence weights={out}" in shown
     capsys.readouterr()
     words = ["--run", str(run), "--coach", "evidence", f"evidence.weights={out}"]
-    assert main(["coach", "eval", *words]) in (0, 1, 2, 3)
+    assert main(["coach", "eval", *words]) == 0
     assert "10 of the 10 runs made the weights of evidence" in capsys.readouterr().out
     other = import_plays([("c", 3)] * 4, name="other")
-    assert main(["judge", str(other), "--coach", "evidence", f"weights={out}", "--quiet"]) in (0, 3)
+    assert main(["judge", str(other), "--coach", "evidence", f"weights={out}", "--quiet"]) == 0
 
 
 def test_the_result_is_one_json_object_too(import_plays, tmp_path, capsys):
