@@ -1,6 +1,6 @@
 """Labels of guilt that a person gives while looking at a run: which plays are left, what may be said, how it is kept.
 
-A run has one writer. Whoever labels takes the run's lock for the moment of each label, so that a run that is being
+A run has one writer. A labeller takes the run's lock for the moment of each label, so that a run that is being
 written is refused; a label is kept as soon as it is given, and replaces what the same person said of that play before.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
 
-from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agreement
+from mappa.look.coach_eval.agreement import LabelledPlay, LabellerAgreement, measure_agreement
 from mappa.look.importing.import_run import IMPORT_EVENT
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.store.folder import RunFolder
@@ -34,7 +34,7 @@ class LabelSummary:
     plays: int
     labelled: int
     blamed: Mapping[str, int]
-    agreement: Agreement | None
+    agreement: LabellerAgreement | None
 
 
 def login_name() -> str:

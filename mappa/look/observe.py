@@ -14,7 +14,7 @@ from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import mean_interval
 from mappa.look.blame_proof import SUCCESS
-from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agreement
+from mappa.look.coach_eval.agreement import LabelledPlay, LabellerAgreement, measure_agreement
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
@@ -105,7 +105,7 @@ class Diagnosis:
     imported: bool = False
     labelled: int = 0
     labels_met: int = 0
-    agreement: Agreement | None = None
+    agreement: LabellerAgreement | None = None
 
 
 async def observe(

@@ -14,7 +14,7 @@
 -- is 0 until it ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies
 -- behind an API. `number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored.
 -- `time` is seconds since the epoch, `seconds` a duration. Labels are what is known of trajectories that no agent and no
--- coach sees; their `step` is '' for the whole trajectory.
+-- coach sees; their `step` is '' for the whole trajectory. A new label of guilt replaces that of the same labeller.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);

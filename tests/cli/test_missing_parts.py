@@ -23,7 +23,7 @@ def blocked(*parts):
 
 @pytest.mark.parametrize(("command", "package"), FIRST_PARTY["commands"].items())
 def test_a_command_says_what_installs_it(command, package, capsys):
-    part, words = package.removeprefix("mappa-").partition("[")[0], command.split(".")
+    part, words = package.removeprefix("mappa-").removeprefix("coach-").partition("[")[0], command.split(".")
     assert main([*blocked(part), *words, "anything"]) == 2
     error = capsys.readouterr().err
     assert f'mappa {" ".join(words)} comes with {package}: pip install "{package}"' in error

@@ -10,7 +10,7 @@ from rich.table import Table
 from mappa.cli.console import Console, escape
 from mappa.look.cli.coach_eval_tables import effort_table, missing_table
 from mappa.look.cli.verdict_tables import make_table, show_reasons
-from mappa.look.coach_eval.agreement import Agreement
+from mappa.look.coach_eval.agreement import LabellerAgreement
 from mappa.look.coach_eval.attribution import TASKS
 from mappa.look.coach_eval.attribution_figures import ALL, MEAN, Figure
 from mappa.look.coach_eval.evaluate_attribution import AttributionEvaluation, AttributionMetrics
@@ -50,7 +50,7 @@ def show_attribution(console: Console, certificates: Sequence[AttributionEvaluat
 def _show(console: Console, certificate: AttributionEvaluation) -> None:
     for line in _facts(certificate):
         console.print(line, soft_wrap=True, highlight=False)
-    for name, count in certificate.seen.items():
+    for name, count in certificate.overlap.items():
         console.print(
             f"{count:,} of the {certificate.runs:,} runs made the weights of {name}, or are of questions that did, and "
             "certify nothing of it: --unseen leaves them out",
@@ -111,7 +111,7 @@ def _facts(certificate: AttributionEvaluation) -> Iterator[str]:
     yield "intervals are of 95 %; runs of one question are one cluster"
 
 
-def describe_agreement(agreement: Agreement) -> Iterator[str]:
+def describe_agreement(agreement: LabellerAgreement) -> Iterator[str]:
     """Say how far people agree: the ceiling of any figure on these runs."""
     kappa = "" if agreement.kappa is None else f" (kappa {agreement.kappa:.2f})"
     yield (

@@ -31,7 +31,7 @@ class LabelledPlay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class LabellerAgreement:
     """Agreement of the `labellers` on plays that at least two of them labelled. Shares (0-1) are means over `agents`
     plays whose guilty agent two named, and `steps` plays whose step two named, with 95 % intervals; None without any.
     `kappa` is of the agent; None where one of two labellers said the same of every play."""
@@ -54,7 +54,7 @@ class _Answer:
     positions: frozenset[int]
 
 
-def measure_agreement(plays: Sequence[LabelledPlay]) -> Agreement | None:
+def measure_agreement(plays: Sequence[LabelledPlay]) -> LabellerAgreement | None:
     """Compare the labellers of guilt with each other; None where no play has labels of two."""
     answers = [_answers(play) for play in plays]
     several = [place for place, given in enumerate(answers) if len(given) > 1]
@@ -67,7 +67,7 @@ def measure_agreement(plays: Sequence[LabelledPlay]) -> Agreement | None:
     placed = [[(a, b) for a, b in of_play if a.positions and b.positions] for of_play in pairs]
     steps = [[float(a.positions == b.positions) for a, b in of_play] for of_play in placed]
     near = [[float(_are_near(a, b)) for a, b in of_play] for of_play in placed]
-    return Agreement(
+    return LabellerAgreement(
         labellers=names,
         plays=len(several),
         agents=sum(map(bool, agents)),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mappa.look.coach_eval.agreement import Agreement, LabelledPlay, measure_agreement
+from mappa.look.coach_eval.agreement import LabelledPlay, LabellerAgreement, measure_agreement
 from mappa.look.coach_eval.attribution import Grade, attribute, grade
 from mappa.look.coach_eval.attribution_figures import (
     Calibration,
@@ -20,7 +20,7 @@ from mappa.look.coach_eval.labelled_runs import Benchmark, LabelledRun, Labelled
 from mappa.look.coach_eval.metrics import JudgingCost, VerdictCounts, count_statuses, judging_cost
 from mappa.look.coach_eval.naive_answers import grade_naive_answers
 from mappa.look.coach_eval.published import PublishedFigure, compute_published
-from mappa.look.coach_eval.unseen_runs import count_seen
+from mappa.look.coach_eval.unseen_runs import count_overlap
 from mappa.rollout.named_coach import NamedCoach
 from mappa_core import ConfigError, Usage, Verdict
 from mappa_core.records import Interval
@@ -45,7 +45,7 @@ class AttributionMetrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionEvaluation:
     """Coaches on the same labelled runs, with or without the truth and what came later shown to them. `left_out` counts
-    runs by reason, `seen` those that a coach was fitted on, by its name: its figures on them certify nothing.
+    runs by reason, `overlap` those that a coach was fitted on, by its name: its figures on them certify nothing.
     `agreement` is that of people, where several labelled."""
 
     runs: int
@@ -56,8 +56,8 @@ class AttributionEvaluation:
     truth: bool
     hindsight: bool
     left_out: Mapping[str, int]
-    seen: Mapping[str, int]
-    agreement: Agreement | None
+    overlap: Mapping[str, int]
+    agreement: LabellerAgreement | None
     coaches: tuple[AttributionMetrics, ...]
 
 
@@ -108,7 +108,7 @@ async def evaluate_attribution(
         truth=labelled.truth,
         hindsight=labelled.hindsight,
         left_out=labelled.left_out,
-        seen=count_seen(labelled, [judge for judge, *_ in judges]),
+        overlap=count_overlap(labelled, [judge for judge, *_ in judges]),
         agreement=measure_agreement(
             [LabelledPlay(labels=run.labels, positions=run.positions, cluster=run.cluster) for run in runs]
         ),

@@ -124,7 +124,8 @@ class LabelledRun:
         return {step.id: position for position, step in enumerate(self.steps)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+# Without a repr: asyncio.run of Python 3.11 builds that of what it returns, and scenes hold each other's steps.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LabelledRuns:
     """Labelled runs, those left out by reason, and whether the coach is shown the truth and what came later."""
 

@@ -13,7 +13,7 @@ from mappa_core import ConfigError
 SEEN = "with a question that a coach was fitted on"
 
 
-def count_seen(labelled: LabelledRuns, coaches: Sequence[NamedCoach]) -> Mapping[str, int]:
+def count_overlap(labelled: LabelledRuns, coaches: Sequence[NamedCoach]) -> Mapping[str, int]:
     """How many of the runs are of questions that a coach was fitted on, by its name; without those that saw none."""
     counts = {}
     for judge in coaches:

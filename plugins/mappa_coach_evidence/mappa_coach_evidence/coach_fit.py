@@ -141,7 +141,7 @@ def _finding(fit: Fit, validation: Validation) -> Iterator[str]:
         yield "your labels do not say clearly that other weights are better: the file has the shipped ones"
     else:
         moved = sorted(
-            ((weight - WEIGHTS.get(name, 0.0), name) for name, weight in fit.weights.items()),
+            ((weight - (WEIGHTS[name] if name in WEIGHTS else 0.0), name) for name, weight in fit.weights.items()),
             key=lambda one: -abs(one[0]),
         )
         shown = [f"{_describe_feature(name)} {by:+.1f}" for by, name in moved if abs(by) >= SMALLEST_SHIFT]

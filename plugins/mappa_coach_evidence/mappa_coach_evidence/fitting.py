@@ -1,7 +1,7 @@
 """Weights of a conditional logit, fitted to labels (McFadden 1974): the decisive action against the others of its play.
 
 The fit is drawn to given weights by a normal prior around them. With few labels little moves, and how much may move is
-told by the labels themselves: the variance of the prior is the one with the highest likelihood of plays whose question
+chosen by the labels themselves: the variance of the prior is the one with the highest likelihood of plays whose question
 was left out, and none where that is not clearly better than the given weights.
 """
 
@@ -81,7 +81,7 @@ def _informative(choices: Sequence[Choice]) -> list[Choice]:
 
 def log_odds(features: Sequence[Mapping[str, float]], weights: Mapping[str, float]) -> list[float]:
     """The log-odds of each action of a play, up to a constant of the play."""
-    return [sum(weights.get(name, 0.0) * value for name, value in each.items()) for each in features]
+    return [sum(weights[name] * value for name, value in each.items() if name in weights) for each in features]
 
 
 def deal_folds(questions: Sequence[str]) -> Int64:
@@ -117,7 +117,7 @@ class _Table:
                 rows[row, columns[name]] = value
         return cls(
             names=names,
-            prior=np.array([given.get(name, 0.0) for name in names]),
+            prior=np.array([given[name] if name in given else 0.0 for name in names]),
             rows=rows,
             decisive=np.concatenate([choice.decisive for choice in choices]),
             starts=np.cumsum([0, *sizes[:-1]]),

@@ -29,12 +29,12 @@ class Validation:
     @property
     def is_better(self) -> bool:
         """Whether the fitted weights are certainly better than both."""
-        return all(one.low is not None and one.low > 0 for one in (self.over_shipped, self.over_common))
+        return all(gain.low is not None and gain.low > 0 for gain in (self.over_shipped, self.over_common))
 
     @property
     def is_worse(self) -> bool:
         """Whether the fitted weights are certainly worse than one of them."""
-        return any(one.high is not None and one.high < 0 for one in (self.over_shipped, self.over_common))
+        return any(gain.high is not None and gain.high < 0 for gain in (self.over_shipped, self.over_common))
 
 
 def validate(choices: Sequence[Choice], shipped: Mapping[str, float]) -> Validation:
