@@ -70,10 +70,8 @@ class CallError(RolloutError):
     """A provider call failed, `kind` says why. It asked to wait for `retry_after_s`. The message holds no key. `free`:
     it is certain that the provider bills nothing, as for a call that did not reach it."""
 
-    def __init__(
-        self, kind: CallFault, message: str, *, retry_after_s: float | None = None, free: bool = False
-    ) -> None:
-        super().__init__(f"{kind}: {message}")
+    def __init__(self, kind: CallFault, why: str, *, retry_after_s: float | None = None, free: bool = False) -> None:
+        super().__init__(f"{kind}: {why}")
         self.kind: CallFault = kind
         self.retry_after_s = retry_after_s
         self.free = free

@@ -23,19 +23,11 @@ Bool = NDArray[np.bool_]
 Finish = Literal["stop", "length", "tool", "abort"]  # Why a sampler ended an action.
 Phase = Literal["live", "after", "again"]
 """When a verdict was made: during the rollout, in hindsight, by `mappa judge`."""
-NOBODY = "nobody"
-"""The blame of a verdict that blames no agent: it is known that nothing is wrong."""
-USER = "user"
-"""The blame of a verdict that blames whoever set the task or answers the agents."""
-ENVIRONMENT = "environment"
-"""The blame of a verdict that blames a tool, or a service that one needs."""
-TASK = "task"
-"""The blame of a verdict that blames the task: it cannot be solved, or lacks what nobody could know."""
-BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})
-"""Whom a verdict may blame who is no agent; only blame of agents trains."""
-NOT_AGENTS = BLAME_BESIDE_AGENTS | {"none", "null", "tool"}
-"""Words of verdicts, which no agent may be called."""
-PEOPLE = "people"  # The labeller of labels that came with a log.
+NOBODY = "nobody"  # The blame of a verdict that blames no agent: it is known that nothing is wrong.
+USER = "user"  # The blame of a verdict that blames the person who set the task or answers the agents.
+ENVIRONMENT = "environment"  # The blame of a verdict that blames a tool, or a service that one needs.
+TASK = "task"  # The blame of a verdict that blames the task: it lacks what nobody could know, or cannot be solved.
+BLAME_BESIDE_AGENTS = frozenset({NOBODY, USER, ENVIRONMENT, TASK})  # Only blame of agents trains.
 MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 
 
@@ -232,10 +224,9 @@ class Verdict:
     """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
     A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
-    names the agent at fault, or one of `BLAME_BESIDE_AGENTS`; None: it cannot be told. `category` says what kind of
-    failure it is (`mappa_core.coach.CATEGORIES`). `suspicion` orders the actions of a trajectory by where to look
-    first, the highest first; it has no unit, accuses nobody, and an abstained verdict may have it, too. `correction` is
-    a complete better action. `raw_score`: before correction.
+    names the agent at fault, or one of `BLAME_BESIDE_AGENTS`; None: unknown. `category` is the kind of failure
+    (`mappa_core.coach.CATEGORIES`). `suspicion` orders the actions of a trajectory by where to look first, without a
+    unit and without an accusation. `correction` is a complete better action. `raw_score`: before correction.
 
     `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
     (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a
@@ -302,7 +293,7 @@ class Label:
     value: float | None = None
     reason: str = ""
     category: str | None = None
-    labeller: str = PEOPLE
+    labeller: str = "people"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from mappa_core.errors import ConfigError
-from mappa_core.records import NOT_AGENTS
+from mappa_core.records import BLAME_BESIDE_AGENTS
 from mappa_core.redaction import MAX_NAME_LENGTH, clean_name, find_unseen
+
+NOT_AGENTS = BLAME_BESIDE_AGENTS | {"none", "null", "tool"}
+"""Words of verdicts, which no agent may be called."""
 
 
 def describe_name_fault(names: Iterable[str]) -> str | None:

@@ -181,7 +181,7 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _show_blame_beside_agents(console: Console, diagnosis: Diagnosis) -> None:
-    """Print, before any agent is named, in how many rollouts it cannot be told, or no agent is to blame."""
+    """Print, before any agent is named, in how many rollouts it is unknown who failed, or no agent is to blame."""
     if diagnosis.cannot_tell:
         told = (
             f"[bold]cannot tell in {diagnosis.cannot_tell} of {diagnosis.looked_at}[/]: no verdict blames anybody there"

@@ -26,7 +26,7 @@ class EvidenceCoach(Coach):
 
     An action with a fault gets 10 points times the share in which such evidence did not hit the decisive action of
     labelled failures; the first fault of a trajectory has the lowest score. An action without, whose programs ran, gets
-    8. All else is abstained from: it cannot be told. Where the trajectory is known to have succeeded, nobody is
+    8. From all else it abstains: it cannot tell. Where the trajectory is known to have succeeded, nobody is
     accused; otherwise its actions are ranked by `Verdict.suspicion`, soft evidence included: where to look first.
     Judging a single action (`score`) sees what came before it and nothing after.
     """
@@ -68,9 +68,9 @@ class EvidenceCoach(Coach):
 def _has_succeeded(scenes: Sequence[Scene]) -> bool:
     """Whether the outcome is known, and a success."""
     last = scenes[-1] if scenes else None
-    if last is None or last.outcome is None or last.metric is None:
+    if last is None or last.outcome is None or last.metric is None or last.metric not in last.outcome:
         return False
-    return last.outcome.get(last.metric, 0.0) > 0
+    return last.outcome[last.metric] > 0
 
 
 def _whole_trajectory(scenes: Sequence[Scene]) -> list[Scene]:
@@ -112,7 +112,7 @@ class _Judge:
             return Verdict.scored(_RAN_SCORE, f"Its program or call ran, and no rule finds a fault. {soft}".strip())
         if self._succeeded:
             return Verdict.abstained("The outcome is a success, and nothing in this action can be checked.")
-        return Verdict.abstained(f"It cannot be told: no hard evidence speaks against this action. {soft}".strip())
+        return Verdict.abstained(f"It cannot tell: no hard evidence speaks against this action. {soft}".strip())
 
     def _accuse(self, place: int, rule: Rule, finding: Finding) -> Verdict:
         reason = " ".join(found.reason for found in self._faults[place].values())

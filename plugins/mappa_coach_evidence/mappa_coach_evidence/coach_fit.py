@@ -14,6 +14,7 @@ import msgspec
 from mappa.commands import Console, echo, load_registry
 from mappa.judging import LabelledRun, check_writable, make_table, read_labelled_runs
 from mappa.statistics import Interval
+from mappa_coach_evidence.evidence import weigh
 from mappa_coach_evidence.fitting import Choice, Fit, fit_weights
 from mappa_coach_evidence.habits import is_habit
 from mappa_coach_evidence.read_choices import read_choice
@@ -141,7 +142,7 @@ def _finding(fit: Fit, validation: Validation) -> Iterator[str]:
         yield "your labels do not say clearly that other weights are better: the file has the shipped ones"
     else:
         moved = sorted(
-            ((weight - (WEIGHTS[name] if name in WEIGHTS else 0.0), name) for name, weight in fit.weights.items()),
+            ((weight - weigh(name, WEIGHTS), name) for name, weight in fit.weights.items()),
             key=lambda one: -abs(one[0]),
         )
         shown = [f"{_describe_feature(name)} {by:+.1f}" for by, name in moved if abs(by) >= SMALLEST_SHIFT]

@@ -229,7 +229,7 @@ def _first_place(tokens: Sequence[_Token]) -> int:
 def _is_list_mark(tokens: Sequence[_Token], place: int) -> bool:
     """Whether a dash or a star begins a line of a list."""
     spaced = place + 1 < len(tokens) and tokens[place + 1].kind == "space"
-    return tokens[place].text in ("-", "*", "+") and spaced and all(one.kind == "space" for one in tokens[:place])
+    return tokens[place].text in ("-", "*", "+") and spaced and all(before.kind == "space" for before in tokens[:place])
 
 
 def _may_begin(tokens: Sequence[_Token], start: int) -> bool:
@@ -311,7 +311,7 @@ class _Parser:
         """The place behind the bracket that closes the one that comes next."""
         depth = 0
         for place in range(self._place, len(self._tokens)):
-            depth += {"(": 1, ")": -1}.get(self._tokens[place].text, 0)
+            depth += (self._tokens[place].text == "(") - (self._tokens[place].text == ")")
             if depth == 0:
                 return place + 1
         return None

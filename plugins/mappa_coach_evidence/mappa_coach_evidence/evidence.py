@@ -54,9 +54,14 @@ def collect_evidence(transcript: Transcript, rules: Iterable[Rule]) -> dict[int,
     return {place: Evidence(features=features[place], faults=faults[place], hints=hints[place]) for place in features}
 
 
+def weigh(name: str, weights: Mapping[str, float]) -> float:
+    """What a feature weighs; one that has no weight says nothing."""
+    return weights[name] if name in weights else 0.0  # noqa: SIM401  zero odds, and no missing number
+
+
 def suspicions(evidence: Mapping[int, Evidence], weights: Mapping[str, float]) -> dict[int, float]:
     """The log-odds of each action, up to a constant of the transcript, to be its decisive error."""
     return {
-        place: sum(weights.get(name, 0.0) * value for name, value in found.features.items())
+        place: sum(weigh(name, weights) * value for name, value in found.features.items())
         for place, found in evidence.items()
     }

@@ -1,8 +1,8 @@
 """Weights of a conditional logit, fitted to labels (McFadden 1974): the decisive action against the others of its play.
 
 The fit is drawn to given weights by a normal prior around them. With few labels little moves, and how much may move is
-chosen by the labels themselves: the variance of the prior is the one with the highest likelihood of plays whose question
-was left out, and none where that is not clearly better than the given weights.
+chosen by the labels themselves: the variance of the prior is the one with the highest likelihood of plays whose
+question was left out, and none where that is not clearly better than the given weights.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mappa_coach_evidence.evidence import weigh
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -117,7 +119,7 @@ class _Table:
                 rows[row, columns[name]] = value
         return cls(
             names=names,
-            prior=np.array([given[name] if name in given else 0.0 for name in names]),
+            prior=np.array([weigh(name, given) for name in names]),
             rows=rows,
             decisive=np.concatenate([choice.decisive for choice in choices]),
             starts=np.cumsum([0, *sizes[:-1]]),

@@ -68,7 +68,7 @@ def test_an_action_with_hard_evidence_is_accused_and_quoted():
 def test_words_and_places_accuse_nobody_and_rank_all_actions():
     verdicts = judge(conversation(*FAILURE))
     assert {verdict.blame for verdict in verdicts} == {None}
-    assert "It cannot be told" in verdicts[5].reasoning
+    assert "It cannot tell" in verdicts[5].reasoning
     assert [verdict.score for verdict in verdicts] == [None, None, None, 8.0, None, None]
     assert all(verdict.suspicion is not None for place, verdict in enumerate(verdicts) if place not in (2, 4))
     assert "NameError" in verdicts[1].reasoning

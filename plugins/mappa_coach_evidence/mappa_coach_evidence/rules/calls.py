@@ -127,7 +127,9 @@ def _unrepaired(transcript: Transcript) -> Iterator[tuple[int, Entry]]:
         if entry.call is not None and not entry.failed:
             worked[entry.call.name] = number
     for number, entry in enumerate(transcript.entries):
-        if entry.call is not None and entry.failed and worked.get(entry.call.name, -1) < number:
+        if entry.call is None or not entry.failed:
+            continue
+        if entry.call.name not in worked or worked[entry.call.name] < number:
             yield number, entry
 
 

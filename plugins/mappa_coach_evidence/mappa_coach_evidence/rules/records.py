@@ -101,7 +101,7 @@ def contradicted_states(transcript: Transcript) -> Iterator[Finding]:
             claim = _ACCOMPLISHED.search(clause)
             if claim is None or _DENIED.search(clause):
                 continue
-            record = next((one for one in records if _names_one(clause, one)), None)
+            record = next((known for known in records if _names_one(clause, known)), None)
             refused = None if record is None else _find_refusal(record)
             if record is not None and refused is not None:
                 key, value = refused
@@ -169,7 +169,7 @@ def _contradictions(
         key = _matching_key(record, words)
         if key is None:
             continue
-        is_others = len(named) == 1 and any(one.figures.get(key) == said for one in records if one is not record)
+        is_others = len(named) == 1 and any(other.figures.get(key) == said for other in records if other is not record)
         if is_others or (said not in known and not _follows(said, record, given)):
             yield record, key, said
 
