@@ -28,12 +28,13 @@ from mappa.runs import RunReader
 from mappa.store.summary import Summary
 from mappa_core import ConfigError, RunError
 from mappa_core.engine import EngineLost
-from mappa_core.files import read_versioned, storage_errors, write_atomic
+from mappa_core.files import has_file, read_versioned, storage_errors, write_file
 from mappa_core.plugins import Registry
 
 SWEEP_FILE = "sweep.json"
 CONFIG = "config.yaml"
 SWEEP_SCHEMA = 1
+MAX_SWEEP_BYTES = 16 << 20
 LOGS_FOLDER = "logs"
 STOP_TIMEOUT_S = 30.0
 """Seconds that a run has to end when the sweep is stopped."""
@@ -146,7 +147,7 @@ def create_sweep(
     check_arms(registry, {" ".join(arm.words) or "all": _compose_arm(registry, text, arm) for arm in arms})
     with storage_errors(folder):
         (folder / LOGS_FOLDER).mkdir(parents=True)
-    write_atomic(folder / CONFIG, text)
+    write_file(folder, CONFIG, text)
     save_sweep(folder, sweep)
     return sweep
 
@@ -168,15 +169,24 @@ def load_sweep(folder: Path) -> Sweep:
 
     Raises RunError if the folder holds no sweep.
     """
-    if not (folder / SWEEP_FILE).is_file():
+    if not has_file(folder, SWEEP_FILE):
         raise RunError(f"{folder} is not the folder of a sweep: it has no {SWEEP_FILE}")
-    sweep = read_versioned(folder / SWEEP_FILE, SWEEP_SCHEMA, lambda text: msgspec.json.decode(text, type=Sweep))
+    sweep = read_versioned(
+        folder,
+        SWEEP_FILE,
+        SWEEP_SCHEMA,
+        lambda text: msgspec.json.decode(text, type=Sweep),
+        max_bytes=MAX_SWEEP_BYTES,
+    )
+    for run in sweep.runs:
+        if Path(run.folder).name != run.folder:
+            raise RunError(f"{folder / SWEEP_FILE} is damaged: {run.folder!r} is no folder of a run in it")
     return replace(sweep, runs=tuple(_refresh_status(folder, run) for run in sweep.runs))
 
 
 def save_sweep(folder: Path, sweep: Sweep) -> None:
     """Write `sweep.json` atomically."""
-    write_atomic(folder / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(sweep), indent=2) + b"\n")
+    write_file(folder, SWEEP_FILE, msgspec.json.format(msgspec.json.encode(sweep), indent=2) + b"\n")
 
 
 def _refresh_status(folder: Path, run: SweepRun) -> SweepRun:
@@ -300,6 +310,7 @@ class SweepRunner:
         async with self._jobs:
             self._update(replace(run, status="running", error=None))
             log = self._folder / LOGS_FOLDER / f"{run.folder}.log"
+            has_file(self._folder, f"{LOGS_FOLDER}/{log.name}")  # no link, through which the run would write elsewhere
             try:
                 code = await self._launch(self.arguments(run), log)
             except (EngineLost, ConfigError) as error:
