@@ -1,5 +1,5 @@
-"""Files of runs, which a stranger may have made: read within bounds, without links and special files; written whole or not
-at all; read by their version. And storage errors with advice."""
+"""Files of runs, which a stranger may have made: read within bounds, without links and special files; written whole or
+not at all; read by their version. And storage errors with advice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from mappa_core.safe_files import (
     UnsafeFileError,
     enter_folder,
     find_regular,
+    open_own,
     open_regular,
     read_bounded,
     replace_file,
@@ -66,15 +67,15 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 
 def write_file(folder: Path, name: str, data: str | bytes) -> None:
-    """As `write_atomic`, for the file `name`, a relative path, of a run folder or another that a stranger may have made:
-    missing folders in it are created, and none is entered through a link."""
+    """As `write_atomic`, for the file `name`, a relative path, of a run folder or another that a stranger may have
+    made: missing folders in it are created, and none is entered through a link."""
     with storage_errors(folder / name):
         replace_file(folder, name, data.encode() if isinstance(data, str) else data, make=True)
 
 
 def read_file(folder: Path, name: str, *, max_bytes: int) -> bytes:
-    """Read the file `name`, a relative path, of a folder that a stranger may have made. Raises RunError if it is missing,
-    larger than `max_bytes`, no regular file, behind a link, or cannot be read."""
+    """Read the file `name`, a relative path, of a folder that a stranger may have made. Raises RunError if it is
+    missing, larger than `max_bytes`, no regular file, behind a link, or cannot be read."""
     with _reading(folder / name), open_regular(folder, name, max_bytes=max_bytes) as source:
         return read_bounded(source, max_bytes)
 
@@ -93,9 +94,16 @@ def open_file(folder: Path, name: str) -> BufferedReader:
         return open_regular(folder, name)
 
 
+def open_log(folder: Path, name: str) -> TextIO:
+    """Open the file `name` of a folder that a stranger may have made, to add lines at its end. Raises RunError if the
+    storage fails, or if it is no regular file or lies behind a link."""
+    with storage_errors(folder / name):
+        return os.fdopen(open_own(folder, name, append=True), "a", encoding="utf-8")
+
+
 def has_file(folder: Path, name: str) -> bool:
-    """Whether there is a file `name` in a folder that a stranger may have made. Raises RunError if it is no regular file
-    or lies behind a link."""
+    """Whether there is a file `name` in a folder that a stranger may have made. Raises RunError if it is no regular
+    file or lies behind a link."""
     with _reading(folder / name):
         return find_regular(folder, name) is not None
 
@@ -124,8 +132,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_versioned(folder: Path, name: str, known: int, decode: Callable[[bytes], T], *, max_bytes: int) -> T:
-    """Read a JSON file with a field `schema` as `read_file` does, and decode it by `decode`. Raises RunError if the file
-    cannot be read, has another schema than `known`, or is rejected by `decode`."""
+    """Read a JSON file with a field `schema` as `read_file` does, and decode it by `decode`. Raises RunError if the
+    file cannot be read, has another schema than `known`, or is rejected by `decode`."""
     text, path = read_file(folder, name, max_bytes=max_bytes), folder / name
     with damage_reported(path):
         schema = msgspec.json.decode(text, type=_Versioned).schema

@@ -1,5 +1,6 @@
-"""Files below a folder that a stranger may have made, with the standard library alone: every folder on the way is entered
-by a descriptor of its parent, no link is followed, and what is opened is a regular file, at which nothing waits."""
+"""Files below a folder that a stranger may have made, with the standard library alone: every folder on the way is
+entered by a descriptor of its parent, no link is followed, and what is opened is a regular file, at which nothing
+waits."""
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ def split_name(name: str) -> tuple[str, ...]:
     with a slash, and has no `.`, no `..` and no empty part."""
     parts = tuple(name.split("/"))
     if "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
-        raise UnsafeFileError(errno.EINVAL, "is no plain path inside its folder: it leads out of it")
+        raise UnsafeFileError(errno.EINVAL, "leads out of its folder: its path has to be relative and plain")
     return parts
 
 
 @contextmanager
 def enter_folder(root: Path, folders: tuple[str, ...], *, make: bool = False) -> Iterator[FolderCursor]:
     """A cursor in a folder below `root`, which is opened as it is named, as the user named it; folders that are missing
-    are created with `make`. Raises UnsafeFileError for a link or a file on the way, OSError for other faults."""
+    are created with `make`. Raises UnsafeFileError for a link (ELOOP) or a file (ENOTDIR) on the way, OSError for other
+    faults."""
     # `Path.resolve` would raise RuntimeError for a circle of links.
     with FolderCursor(Path(os.path.realpath(root))) as cursor:
         for number, name in enumerate(folders, start=1):
@@ -56,9 +58,10 @@ def enter_folder(root: Path, folders: tuple[str, ...], *, make: bool = False) ->
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
-                what = _name_kind(os.stat(name, dir_fd=cursor.fd, follow_symlinks=False))
-                place = "/".join(folders[:number])
-                raise UnsafeFileError(errno.EINVAL, f"does not lie in a folder: {place!r} is {what}") from error
+                status = os.stat(name, dir_fd=cursor.fd, follow_symlinks=False)
+                why = f"does not lie in a folder: {'/'.join(folders[:number])!r} is {_name_kind(status)}"
+                code = errno.ELOOP if stat.S_ISLNK(status.st_mode) else errno.ENOTDIR
+                raise UnsafeFileError(code, why) from error
         yield cursor
 
 
@@ -138,16 +141,17 @@ def replace_file(root: Path, name: str, data: bytes, *, make: bool = False) -> N
         os.fsync(cursor.fd)
 
 
-def open_lock(root: Path, name: str) -> int:
-    """Open a file of one's own for locking and writing, and create it if it is missing. Raises UnsafeFileError for
-    anything but a regular file of one name."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with enter_folder(root, ()) as cursor:
+def open_own(root: Path, name: str, *, append: bool = False) -> int:
+    """Open a file of one's own for reading and writing in place, and create it if it is missing; its content stays.
+    `append` writes at its end. Raises UnsafeFileError for anything but a regular file of one name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_APPEND if append else 0)
+    *folders, last = split_name(name)
+    with enter_folder(root, tuple(folders), make=True) as cursor:
         try:
-            handle = os.open(name, flags, 0o644, dir_fd=cursor.fd)
+            handle = os.open(last, flags, 0o644, dir_fd=cursor.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                _require_regular(os.stat(name, dir_fd=cursor.fd, follow_symlinks=False))
+                _require_regular(os.stat(last, dir_fd=cursor.fd, follow_symlinks=False))
             raise
     try:
         status = os.fstat(handle)

@@ -43,8 +43,8 @@ _interruptions: list[BaseException] = []
 
 
 def connect(path: Path, mode: Literal["ro", "rw", "rwc"], *, timeout_s: float = 30.0) -> sqlite3.Connection:
-    """Connect to a database; `mode` is that of SQLite's URIs. Waits up to `timeout_s` for another writer. Raises RunError
-    if it, or a journal beside it, is no regular file, or a journal names another file."""
+    """Connect to a database; `mode` is that of SQLite's URIs. Waits up to `timeout_s` for another writer. Raises
+    RunError if it, or a journal beside it, is no regular file, or a journal names another file."""
     _check_files(path)
     with database_errors(path):
         # isolation_level None: Python begins no transactions of its own.
@@ -103,7 +103,7 @@ def _watch_signals() -> Generator[int, None, None]:
             yield 0
         except GeneratorExit:
             return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by `database_errors`
             _interruptions.append(error)
             yield 1
 

@@ -7,7 +7,6 @@ the blamed action sampled anew, which says how much is luck.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -38,6 +37,7 @@ from mappa_core import RunError, Split, Task, ToolError, Trajectory, Verdict
 from mappa_core.files import storage_errors, write_atomic
 from mappa_core.plugins import Registry
 from mappa_core.records import Interval
+from mappa_core.tools.file_archive import copy_archive
 from mappa_core.transport import Provider
 
 Arm = Literal["blamed", "random", "resampled"]
@@ -123,8 +123,8 @@ async def prove_blame(
                 config=composed.to_yaml(),
             )
         )
-        if reader.files.is_dir():
-            shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
+        with storage_errors(folder.files):
+            copy_archive(reader.files, folder.files)
         bench = session.team.bench(folder.files)
         limits = judging_limits(config)
         named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))

@@ -28,13 +28,14 @@ from mappa.runs import RunReader
 from mappa.store.summary import Summary
 from mappa_core import ConfigError, RunError
 from mappa_core.engine import EngineLost
-from mappa_core.files import has_file, read_versioned, storage_errors, write_file
+from mappa_core.files import has_file, open_log, read_file, read_versioned, storage_errors, write_file
 from mappa_core.plugins import Registry
 
 SWEEP_FILE = "sweep.json"
 CONFIG = "config.yaml"
 SWEEP_SCHEMA = 1
 MAX_SWEEP_BYTES = 16 << 20
+MAX_LOG_BYTES = 256 << 20
 LOGS_FOLDER = "logs"
 STOP_TIMEOUT_S = 30.0
 """Seconds that a run has to end when the sweep is stopped."""
@@ -268,7 +269,7 @@ async def launch_locally(arguments: Sequence[str], log: Path) -> int:
     """Launch on this machine with one thread, so that results do not depend on the number of parallel runs."""
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     command = [sys.executable, "-m", "mappa", *arguments]
-    with log.open("ab") as output:
+    with open_log(log.parent, log.name) as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL, env=environment
         )
@@ -310,7 +311,6 @@ class SweepRunner:
         async with self._jobs:
             self._update(replace(run, status="running", error=None))
             log = self._folder / LOGS_FOLDER / f"{run.folder}.log"
-            has_file(self._folder, f"{LOGS_FOLDER}/{log.name}")  # no link, through which the run would write elsewhere
             try:
                 code = await self._launch(self.arguments(run), log)
             except (EngineLost, ConfigError) as error:
@@ -346,7 +346,8 @@ class SweepRunner:
 
 def _failure_reason(log: Path, code: int) -> str:
     """The last reason that a run printed for its end: its error message, or the last line of a traceback."""
-    lines = [line.rstrip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    text = read_file(log.parent, log.name, max_bytes=MAX_LOG_BYTES).decode(errors="replace")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     reasons = [place for place, line in enumerate(lines) if line.startswith(_REASON_PREFIXES)]
     if reasons:
         return "\n".join(lines[reasons[-1] :])

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mappa.config.yaml_io import parse_yaml
+from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_yaml
 from mappa.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa.runs.table import RolloutTable, Table
 from mappa.session.eval_split import EvalPart, in_selection_split
@@ -26,6 +26,7 @@ from mappa.store.summary import SUMMARY_NAME, Summary, read_summary
 from mappa.store.writer import PROMPT_EVENT
 from mappa_core.config.layers import iter_leaves
 from mappa_core.errors import RunError
+from mappa_core.files import has_file, read_text
 from mappa_core.records import Label, Step, Task, Trajectory, Verdict
 
 _STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
@@ -48,7 +49,7 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        if not (self.folder / DATABASE_NAME).is_file():
+        if not has_file(self.folder, DATABASE_NAME):
             inside = list_run_folders(self.folder)
             if inside:
                 raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
@@ -57,10 +58,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     @property
     def config(self) -> str:
         """The text of config.yaml: every setting with its origin."""
-        try:
-            return (self.folder / CONFIG).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.folder / CONFIG} cannot be read: {error}") from error
+        return read_text(self.folder, CONFIG, max_bytes=MAX_CONFIG_BYTES)
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
@@ -71,7 +69,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     @property
     def summary(self) -> Summary | None:
         """The contents of summary.json; None before the run has written it. Raises RunError if it is damaged."""
-        return read_summary(self.folder) if (self.folder / SUMMARY_NAME).is_file() else None
+        return read_summary(self.folder) if has_file(self.folder, SUMMARY_NAME) else None
 
     @property
     def files(self) -> Path:

@@ -382,17 +382,19 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _verify_files(path: Path) -> Manifest:
-    """Check that a checkpoint has the files of its manifest as they were written, and no others, as an engine would take
-    one for a shard of another."""
+    """Check that a checkpoint has the files of its manifest as they were written, and no others, as an engine would
+    take one for a shard of another."""
     if not has_folder(path.parent, path.name):
         raise RunError(f"{path} is missing")
     manifest = _read_manifest(path)
     hashes = {f"{name}{_HASH}" for name in manifest.files}
-    for entry in walk(path):
-        if entry.inaccessible or not (stat.S_ISDIR(entry.status.st_mode) or stat.S_ISREG(entry.status.st_mode)):
-            raise RunError(f"{path / entry.path} is no file or folder that can be read: remove it")
-        if stat.S_ISREG(entry.status.st_mode) and entry.path not in {_MANIFEST, *hashes, *manifest.files}:
-            raise RunError(f"{path / entry.path} is not in the manifest of its checkpoint: remove it")
+    known = {_MANIFEST, *hashes, *manifest.files}
+    for found in walk(path):
+        kind = found.status.st_mode
+        if found.inaccessible or not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+            raise RunError(f"{path / found.path} is no file or folder that can be read: remove it")
+        if stat.S_ISREG(kind) and found.path not in known:
+            raise RunError(f"{path / found.path} is not in the manifest of its checkpoint: remove it")
     for name, entry in manifest.files.items():
         file = path / name
         if not has_file(path, name):

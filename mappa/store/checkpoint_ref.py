@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa.config.yaml_io import parse_yaml
+from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_yaml
 from mappa.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
 from mappa.store.mirror import Mirror
 from mappa_core.config.layers import SettingsNode
 from mappa_core.errors import RunError
+from mappa_core.files import has_file, read_text
 
 _HOW = "write RUN@best, RUN@last or RUN@ITERATION, for example runs/first@best"
 
@@ -75,8 +76,8 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
         return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings
     for folder in (Path(place).expanduser(), root / place):
-        if (folder / CONFIG).is_file():
-            settings = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG))
+        if has_file(folder, CONFIG):
+            settings = parse_yaml(read_text(folder, CONFIG, max_bytes=MAX_CONFIG_BYTES), str(folder / CONFIG))
             url = settings.at("checkpoint.url")
             return open_checkpoints(folder, None if url is None else url.plain), settings
     return None

@@ -29,7 +29,7 @@ from mappa.store.schema import DATABASE_NAME
 from mappa.store.writer import Store
 from mappa_core.errors import RunError
 from mappa_core.files import has_file, read_text, storage_errors, write_file
-from mappa_core.safe_files import open_lock
+from mappa_core.safe_files import open_own
 from mappa_core.safe_walk import remove_tree
 
 CHECKPOINTS = "checkpoints"
@@ -150,7 +150,7 @@ def list_run_folders(root: Path) -> tuple[Path, ...]:
 def _creation_time_ns(path: Path) -> int:
     """The config is written once; a damaged run may have lost it, and is listed all the same."""
     names = (CONFIG, DATABASE_NAME) if os.path.lexists(path / CONFIG) else (DATABASE_NAME,)
-    return os.stat(path / names[0], follow_symlinks=False).st_mtime_ns
+    return (path / names[0]).stat(follow_symlinks=False).st_mtime_ns
 
 
 def is_in_use(path: Path) -> bool:
@@ -199,7 +199,7 @@ def _acquire_lock(path: Path) -> int:
     # The kernel releases the lock when the process ends, however it ends; the file and the name in it stay. Opened
     # without truncating it: the name of a process that holds the lock is needed for the message.
     with storage_errors(path / _LOCK):
-        handle = open_lock(path, _LOCK)
+        handle = open_own(path, _LOCK)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)

@@ -22,7 +22,7 @@ from mappa.store.folder import RunFolder, new_run_name
 from mappa.store.summary import Summary, write_summary
 from mappa_core import InputError, RunError, Trajectory
 from mappa_core.config.layers import with_origin
-from mappa_core.files import storage_errors, write_atomic
+from mappa_core.files import storage_errors, write_file
 from mappa_core.plugins import Registry
 
 CORE = "core"
@@ -136,7 +136,7 @@ def _write_run(
     trajectories = [one.trajectory for one in imported]
     composed = restore(registry, folder.path)
     folder.write_config(composed.to_yaml())
-    write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
+    write_file(folder.path, TASKS_FILE, _encode_tasks(trajectories))
     for one in imported:
         _store_trajectory(folder, one)
     source = ", ".join(map(str, paths))
