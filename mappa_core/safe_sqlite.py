@@ -110,8 +110,8 @@ def _watch_signals() -> Generator[int, None, None]:
 
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Convert faults (space, permission, damage, impossible values) to RunError, and raise what a signal raised during a
-    query; other errors of SQLite propagate."""
+    """Convert faults (space, permission, damage, impossible values) to RunError, and raise what a signal raised during
+    a query; other errors of SQLite propagate."""
     try:
         yield
     except sqlite3.DatabaseError as error:

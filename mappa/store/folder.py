@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -30,11 +30,13 @@ from mappa.store.writer import Store
 from mappa_core.errors import RunError
 from mappa_core.files import has_file, read_text, storage_errors, write_file
 from mappa_core.safe_files import open_own
-from mappa_core.safe_walk import remove_tree
+from mappa_core.tools.owned_folder import OwnedFolder
 
 CHECKPOINTS = "checkpoints"
 FILES = "files"
 _LOCK = "run.lock"
+_ASIDE = ".new-"
+"""Prefix of folders in which runs are made."""
 _MAX_LOCK_BYTES = 4096
 
 
@@ -66,21 +68,19 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         RunError if it exists or the storage fails.
         """
         path = _run_path(root, new_run_name(plugin, recipe) if name is None else name)
-        aside = root / f".{path.name}.{token_hex(4)}"
         with storage_errors(path):
-            if path.exists():
+            if os.path.lexists(path):
                 raise RunError(f"{path} exists already: go on with it by --resume {path}, or choose another run.name")
             root.mkdir(parents=True, exist_ok=True)
-            try:
-                # Renamed when complete: a process that lists runs never sees one without its config or database.
+            # Renamed when complete: a process that lists runs never sees one without its config or database.
+            with closing(OwnedFolder(_ASIDE, root)) as own:
+                aside = own.path / path.name
                 aside.mkdir()
                 write_file(aside, CONFIG, config)
                 Store.create(aside / DATABASE_NAME)
                 if url is not None:
                     _claim_mirror(Mirror(url).subfolder(path.name), config)
                 aside.rename(path)
-            finally:
-                remove_tree(aside)
         return cls.open(path, scratch=scratch, url=url)
 
     @classmethod

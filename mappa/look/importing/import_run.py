@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -24,6 +24,7 @@ from mappa_core import InputError, RunError, Trajectory
 from mappa_core.config.layers import with_origin
 from mappa_core.files import storage_errors, write_file
 from mappa_core.plugins import Registry
+from mappa_core.tools.owned_folder import OwnedFolder
 
 CORE = "core"
 """The plugin that an imported run names."""
@@ -108,8 +109,8 @@ def import_logs(
     config = _build_config(run, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths)
     with storage_errors(run):
         root.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".import-", dir=root) as aside:
-            with RunFolder.create(Path(aside), name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
+        with closing(OwnedFolder(".import-", root)) as aside:
+            with RunFolder.create(aside.path, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
                 _write_run(registry, folder, imported, agents, paths, chosen)
             folder.path.rename(run)
     return ImportResult(
