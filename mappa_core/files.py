@@ -83,7 +83,8 @@ def read_file(folder: Path, name: str, *, max_bytes: int) -> bytes:
 def read_named_file(path: Path, *, max_bytes: int) -> bytes:
     """As `read_file`, for a file that the user named, whose own name may be a link."""
     target = Path(os.path.realpath(path))
-    return read_file(target.parent, target.name, max_bytes=max_bytes)
+    with _reading(path), open_regular(target.parent, target.name, max_bytes=max_bytes) as source:
+        return read_bounded(source, max_bytes)
 
 
 def read_text(folder: Path, name: str, *, max_bytes: int) -> str:

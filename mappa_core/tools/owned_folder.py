@@ -15,8 +15,8 @@ OWNER = "owner.lock"
 
 
 class OwnedFolder:
-    """A new folder at `path`, removed by `close`, in `parent` or the folder for temporary files. What processes that are
-    gone left there of the same prefix is removed."""
+    """A new folder at `path`, removed by `close`, in `parent` or the folder for temporary files. What processes that
+    are gone left there of the same prefix is removed."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
         sweep_folders(prefix, parent)
