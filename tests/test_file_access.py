@@ -2,8 +2,10 @@
 `safe_sqlite`. A module that opens files by itself opens others, and this list says which."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = sorted(
@@ -43,8 +45,8 @@ def opened_by_path(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 OTHERS: Mapping[str, str] = {
     "mappa/cli/new": "a new package of the user",
-    "mappa/config/compose.py": "config files that the user named, which may be pipes of a shell, and recipes of
-    packages", "mappa/look/cli/export.py": "the folder of a model that was exported just now",
+    "mappa/config/compose.py": "config files that the user named, perhaps pipes of a shell, and recipes of packages",
+    "mappa/look/cli/export.py": "the folder of a model that was exported just now",
     "mappa/look/dataset": "a new folder that becomes an export",
     "mappa/look/demo": "a run that is shipped with the package, from memory",
     "mappa/look/importing/documents.py": "an archive in memory",
