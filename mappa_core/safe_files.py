@@ -95,17 +95,16 @@ def open_entry(folder: int, name: str, *, max_bytes: int | None = None) -> Buffe
             raise
         _require_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
         raise
-    source = os.fdopen(handle, "rb")
     try:
         # Of what was opened, which may be another file than one that was looked at before.
         status = os.fstat(handle)
         _require_regular(status)
         if max_bytes is not None and status.st_size > max_bytes:
             raise UnsafeFileError(errno.EFBIG, f"has {status.st_size:,} bytes, and may have {max_bytes:,}")
+        return os.fdopen(handle, "rb")
     except BaseException:
-        source.close()
+        os.close(handle)
         raise
-    return source
 
 
 def read_bounded(source: BufferedReader, max_bytes: int) -> bytes:

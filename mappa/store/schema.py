@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
+
 from mappa_core.codec import pack, unpack
 from mappa_core.errors import RunError
 from mappa_core.files import damage_reported, fsync_path, has_file, storage_errors
@@ -138,8 +140,10 @@ class Database:
                 yield from rows
 
     def meta(self, name: str) -> Any:
-        ((value,),) = self.rows("SELECT value FROM meta WHERE name = ?", name)
-        return value
+        rows = self.rows("SELECT value FROM meta WHERE name = ?", name)
+        if not rows:
+            raise RunError(f"{self.path} is damaged: its table meta has no {name!r}")
+        return rows[0][0]
 
     def pack(self, record: Any) -> str:
         """Encode a record and store its blobs. Must be called inside `transaction`."""
@@ -169,6 +173,11 @@ class Database:
 
         with self.damage_reported():
             return unpack(kind, text, fetch)
+
+    def check(self, value: Any, kind: Any) -> Any:
+        """Convert a value of columns to `kind`, as a column of SQLite takes values of any type. Raises RunError."""
+        with self.damage_reported():
+            return msgspec.convert(value, kind)
 
     def damage_reported(self) -> AbstractContextManager[None]:
         """Raise RunError where the values of a damaged database make the code inside fail."""
