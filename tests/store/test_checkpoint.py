@@ -206,5 +206,5 @@ def test_no_link_in_a_checkpoint_is_followed(checkpoints: Checkpoints, tmp_path:
     path = checkpoints.path(1) / place
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
-    with pytest.raises(RunError, match="symbolic link|no file or folder that can be read"):
+    with pytest.raises(RunError, match=r"symbolic link|no file or folder that can be read"):
         checkpoints.load(1)
