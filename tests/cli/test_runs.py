@@ -18,7 +18,7 @@ from mappa.runs import RunFolder
 from mappa.store.folder import is_in_use, is_run_folder
 from mappa.store.summary import EvalSummary, Summary, write_summary
 from mappa.testing import play
-from mappa_core import Message, Role, Task, ToolResult, ToolSpec, safe_files
+from mappa_core import Message, Role, Task, ToolResult, ToolSpec, files
 from mappa_core.coach import Interval
 
 LONG = "dsbench-small-full-20261123-214803-a1b2"
@@ -104,7 +104,7 @@ def refused(folder, name, **more):
     return OPEN(folder, name, **more)
 
 
-OPEN = safe_files.open_regular
+OPEN = files.open_regular
 
 
 def test_a_run_that_may_not_be_read_stands_among_the_others(root, capsys, monkeypatch):
