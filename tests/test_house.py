@@ -36,7 +36,7 @@ FAMILIES = (
     "mappa.statistics",
 )
 """Modules that export beside a front what authors of one kind need, and hold nothing of their own."""
-TOOLS = ("codec", "files", "redaction", "safe_arithmetic", "safe_json", "safe_walk")
+TOOLS = ("codec", "files", "redaction", "safe_arithmetic", "safe_json", "safe_sqlite", "safe_walk")
 """Modules of core that are public as they are: how records, files and data of strangers are read and written."""
 PUBLIC = {
     "mappa_core", "mappa", *FAMILIES, *(f"mappa_core.{name}" for name in TOOLS), "mappa.runs", "mappa.testing",

@@ -37,7 +37,7 @@ PUBLIC = {
     "mappa": ("commands", "judging", "runs", "sessions", "statistics", "testing"),
 }
 """The two fronts, each with the modules that export names beside it."""
-TOOLS = ("codec", "files", "redaction", "safe_arithmetic", "safe_json", "safe_walk")
+TOOLS = ("codec", "files", "redaction", "safe_arithmetic", "safe_json", "safe_sqlite", "safe_walk")
 """Modules of core that are public as they are."""
 PLUGINS_WITH_COMMANDS = ("dsbench", "mathchat", "sandboxfusion")
 WIDTH = 100

@@ -14,11 +14,12 @@ import msgspec
 from omegaconf import OmegaConf
 
 from mappa.config.validate import MissingValues, fields_to_keys, raise_missing, require_values, validate
-from mappa.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa.config.yaml_io import CONFIG, MAX_CONFIG_BYTES, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.errors import ConfigError, PluginError, RunError
+from mappa_core.files import has_file, read_text
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
 
@@ -145,11 +146,11 @@ def read_stored(stored: Path) -> StoredConfig:
     """Read a config written by `ComposedConfig.to_yaml` from the file or run folder `stored`. Raises RunError where
     there is no such file, and ConfigError where it is none."""
     stored = stored if stored.is_file() or stored.name == CONFIG else stored / CONFIG
-    if not stored.is_file():
+    if not has_file(stored.parent, stored.name):
         inside = sorted(stored.parent.glob(f"*/{CONFIG}"))
         known = f", it holds some: name one of them, such as {inside[-1].parent}" if inside else f": it has no {CONFIG}"
         raise RunError(f"{stored.parent} is not a run folder{known}")
-    text = _read_text(stored)
+    text = read_text(stored.parent, stored.name, max_bytes=MAX_CONFIG_BYTES)
     settings, name = _pop_text(parse_yaml(text, str(stored)), RECIPE)
     if name is None or "/" not in name:
         raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")

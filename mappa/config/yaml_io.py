@@ -13,6 +13,7 @@ from mappa_core.config.layers import Content, SettingsNode, is_leaf, merge, with
 from mappa_core.errors import ConfigError
 
 CONFIG = "config.yaml"  # Name of the config file in a run folder.
+MAX_CONFIG_BYTES = 4 << 20
 COMMAND_LINE = "command line"
 INTERPOLATION = "${"
 MAX_DEPTH, MAX_VALUES = 64, 100_000

@@ -7,7 +7,6 @@ the blamed action sampled anew, which says how much is luck.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -39,6 +38,7 @@ from mappa_core import RunError, Split, Task, ToolError, Trajectory, Verdict
 from mappa_core.files import storage_errors, write_atomic
 from mappa_core.plugins import Registry
 from mappa_core.records import Interval
+from mappa_core.tools.file_archive import copy_archive
 from mappa_core.transport import Provider
 
 Arm = Literal["blamed", "random", "resampled"]
@@ -124,8 +124,8 @@ async def prove_blame(
                 config=composed.to_yaml(),
             )
         )
-        if reader.files.is_dir():
-            shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
+        with storage_errors(folder.files):
+            copy_archive(reader.files, folder.files)
         record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
         limits = judging_limits(config, session.team.ledger)

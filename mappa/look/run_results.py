@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from mappa.config.compose import RECIPE
-from mappa.config.yaml_io import format_scalar
+from mappa.config.yaml_io import CONFIG, format_scalar
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.runs import RunReader
 from mappa_core import ConfigError, RunError, Task
+from mappa_core.files import damage_reported
 from mappa_core.plugins import did_you_mean
 
 IGNORED_SETTINGS = (
@@ -97,16 +98,18 @@ def read_result(folder: Path) -> RunResult:
         last = evaluations[-1]
         trajectories = reader.outcomes(last.iteration, last.part)
         settings = {key: value for key, value in reader.settings.items() if key != RECIPE}
+        with damage_reported(folder / CONFIG):
+            seed, samples = int(reader.settings["seed"]), int(reader.settings["eval.samples"])
     evaluation = build_evaluation(
         trajectories, metric=last.metric, figures=tuple(last.figures), iteration=last.iteration
     )
     return RunResult(
         name=str(folder),
-        seed=int(settings["seed"]),
+        seed=seed,
         settings={key: format_scalar(value) for key, value in settings.items()},
         evaluation=replace(evaluation, part=last.part),
         tasks={one.task.id: digest_task(one.task) for one in trajectories},
-        samples=int(settings["eval.samples"]),
+        samples=samples,
     )
 
 

@@ -31,12 +31,14 @@ from mappa.store.marks import write_mark
 from mappa.store.summary import Summary
 from mappa_core import ConfigError, RunError
 from mappa_core.engine import EngineLost
-from mappa_core.files import read_versioned, storage_errors, write_atomic
+from mappa_core.files import has_file, open_log, read_file, read_versioned, storage_errors, write_file
 from mappa_core.plugins import Registry
 
 SWEEP_FILE = "sweep.json"
 CONFIG = "config.yaml"
 SWEEP_SCHEMA = 1
+MAX_SWEEP_BYTES = 16 << 20
+MAX_LOG_BYTES = 256 << 20
 LOGS_FOLDER = "logs"
 STOP_TIMEOUT_S = 30.0
 """Seconds that a run has to end when the sweep is stopped."""
@@ -149,7 +151,7 @@ def create_sweep(
     check_arms(registry, {" ".join(arm.words) or "all": _compose_arm(registry, text, arm) for arm in arms})
     with storage_errors(folder):
         (folder / LOGS_FOLDER).mkdir(parents=True)
-    write_atomic(folder / CONFIG, text)
+    write_file(folder, CONFIG, text)
     save_sweep(folder, sweep)
     write_mark(folder / SWEEP_FILE, _planned_text(sweep, text))
     return sweep
@@ -188,15 +190,24 @@ def load_sweep(folder: Path) -> Sweep:
 
     Raises RunError if the folder holds no sweep.
     """
-    if not (folder / SWEEP_FILE).is_file():
+    if not has_file(folder, SWEEP_FILE):
         raise RunError(f"{folder} is not the folder of a sweep: it has no {SWEEP_FILE}")
-    sweep = read_versioned(folder / SWEEP_FILE, SWEEP_SCHEMA, lambda text: msgspec.json.decode(text, type=Sweep))
+    sweep = read_versioned(
+        folder,
+        SWEEP_FILE,
+        SWEEP_SCHEMA,
+        lambda text: msgspec.json.decode(text, type=Sweep),
+        max_bytes=MAX_SWEEP_BYTES,
+    )
+    for run in sweep.runs:
+        if Path(run.folder).name != run.folder:
+            raise RunError(f"{folder / SWEEP_FILE} is damaged: {run.folder!r} is no folder of a run in it")
     return replace(sweep, runs=tuple(_refresh_status(folder, run) for run in sweep.runs))
 
 
 def save_sweep(folder: Path, sweep: Sweep) -> None:
     """Write `sweep.json` atomically."""
-    write_atomic(folder / SWEEP_FILE, msgspec.json.format(msgspec.json.encode(sweep), indent=2) + b"\n")
+    write_file(folder, SWEEP_FILE, msgspec.json.format(msgspec.json.encode(sweep), indent=2) + b"\n")
 
 
 def _refresh_status(folder: Path, run: SweepRun) -> SweepRun:
@@ -278,7 +289,7 @@ async def launch_locally(arguments: Sequence[str], log: Path) -> int:
     """Launch on this machine with one thread, so that results do not depend on the number of parallel runs."""
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     command = [sys.executable, "-m", "mappa", *arguments]
-    with log.open("ab") as output:
+    with open_log(log.parent, log.name) as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL, env=environment
         )
@@ -355,7 +366,8 @@ class SweepRunner:
 
 def _failure_reason(log: Path, code: int) -> str:
     """The last reason that a run printed for its end: its error message, or the last line of a traceback."""
-    lines = [line.rstrip() for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    text = read_file(log.parent, log.name, max_bytes=MAX_LOG_BYTES).decode(errors="replace")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     reasons = [place for place, line in enumerate(lines) if line.startswith(_REASON_PREFIXES)]
     if reasons:
         return "\n".join(lines[reasons[-1] :])

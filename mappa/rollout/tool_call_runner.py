@@ -13,9 +13,10 @@ from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step, ToolCall, ToolResult
 from mappa_core.safe_walk import remove_tree
 from mappa_core.tools import task_files as task_files
+from mappa_core.tools.file_archive import archived_path
 from mappa_core.tools.retry import retry
 from mappa_core.tools.run_call import run_call
-from mappa_core.tools.workspace import FolderWorkspace, archived_path
+from mappa_core.tools.workspace import FolderWorkspace
 
 
 class ToolCallRunner:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mappa.config.yaml_io import parse_yaml
+from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_yaml
 from mappa.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa.runs.table import RolloutTable, Table
 from mappa.session.eval_split import EvalPart, in_selection_split
@@ -27,6 +27,7 @@ from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.store.writer import PROMPT_EVENT
 from mappa_core.config.layers import iter_leaves
 from mappa_core.errors import RunError
+from mappa_core.files import damage_reported, has_file, read_text
 from mappa_core.records import Label, Step, Task, Trajectory, Verdict
 
 _STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
@@ -49,7 +50,7 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        if not (self.folder / DATABASE_NAME).is_file():
+        if not has_file(self.folder, DATABASE_NAME):
             inside = list_run_folders(self.folder)
             if inside:
                 raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
@@ -58,21 +59,19 @@ class RunReader(AbstractContextManager["RunReader"]):
     @property
     def config(self) -> str:
         """The text of config.yaml: every setting with its origin."""
-        try:
-            return (self.folder / CONFIG).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.folder / CONFIG} cannot be read: {error}") from error
+        return read_text(self.folder, CONFIG, max_bytes=MAX_CONFIG_BYTES)
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """The value of every setting, by dotted key."""
         tree = parse_yaml(self.config, str(self.folder / CONFIG))
-        return {key: node.plain for key, node in iter_leaves(tree)}
+        values = {key: node.plain for key, node in iter_leaves(tree)}
+        return queries.StoredValues(values, f"{self.folder / CONFIG}")
 
     @property
     def summary(self) -> Summary | None:
         """The contents of summary.json; None before the run has written it. Raises RunError if it is damaged."""
-        return read_summary(self.folder) if (self.folder / SUMMARY_NAME).is_file() else None
+        return read_summary(self.folder) if has_file(self.folder, SUMMARY_NAME) else None
 
     @property
     def files(self) -> Path:
@@ -153,6 +152,7 @@ class RunReader(AbstractContextManager["RunReader"]):
         query = f"{_VERDICTS} {where} ORDER BY t.rowid, s.position, v.number"
         for *place, agent, position, body in self._database.stream(query, *values):
             verdict = self._database.unpack(Verdict, body)
+            agent, position = self._database.check((agent, position), tuple[str, int])
             yield VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
 
     def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
@@ -168,7 +168,8 @@ class RunReader(AbstractContextManager["RunReader"]):
         rows = []
         for row in self._database.rows(query, split, limit):
             place, (agent, position), values = row[:6], row[6:8], row[8:]
-            verdict = Verdict(**dict(zip(names, values, strict=True)))
+            verdict = self._database.check(dict(zip(names, values, strict=True)), Verdict)
+            agent, position = self._database.check((agent, position), tuple[str, int])
             rows.append(VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict))
         return rows
 
@@ -178,8 +179,9 @@ class RunReader(AbstractContextManager["RunReader"]):
         return self._database.unpack(Verdict, body)
 
     def _action(self, place: Sequence[Any]) -> dict[str, Any]:
-        *names, outcome = place
+        *found, outcome = place
         columns = ("split", "iteration", "trajectory", "task", "stratum")
+        names = self._database.check(found, tuple[str, int, str, str, str])
         return {**dict(zip(columns, names, strict=True)), "outcome": queries.load_outcome(self._database, outcome)}
 
     def query(self, sql: str, *values: Any) -> list[Any]:
@@ -216,13 +218,14 @@ class RunReader(AbstractContextManager["RunReader"]):
         return rows[0]
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
-        *values, outcome, error, seconds = row
+        *found, outcome, error, seconds = row
         names = ("id", "split", "iteration", "sample", "task", "stratum", "status", "steps")
+        values = self._database.check(found, tuple[str, str, int, int, str, str, TrajectoryStatus, int])
         return TrajectoryRow(
             **dict(zip(names, values, strict=True)),
             outcome=queries.load_outcome(self._database, outcome),
             error=queries.load_error(self._database, error),
-            seconds=seconds,
+            seconds=self._database.check(seconds, float | None),
         )
 
     def trajectory(self, identity: str) -> Trajectory:
@@ -240,7 +243,8 @@ class RunReader(AbstractContextManager["RunReader"]):
         if part == "all":
             return trajectories
         # Which part a task belongs to is not recorded, as it follows from its name and the share.
-        share = float(self.settings["eval.selection"])
+        with damage_reported(self.folder / CONFIG):
+            share = float(self.settings["eval.selection"])
         is_wanted = part == "selection"
         return [trajectory for trajectory in trajectories if in_selection_split(trajectory.task, share) == is_wanted]
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import msgspec
-
-from mappa.store.schema import JOURNAL_PAGES, connect, database_errors, fold_journal
+from mappa.store.schema import JOURNAL_PAGES, fold_journal
 from mappa_core.codec import from_json, to_json
 from mappa_core.config.schema import CassetteMode
 from mappa_core.errors import CoachError, RunError
-from mappa_core.files import storage_errors
+from mappa_core.files import damage_reported, has_file, open_file, storage_errors
 from mappa_core.records import Verdict
+from mappa_core.safe_sqlite import check_schema, connect, database_errors
 
 CASSETTE_SCHEMA = 1
 _APPLICATION_ID = 0x4D434153
 """`PRAGMA application_id` of a cassette, which distinguishes it from other databases."""
+_TABLES = "CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)"
 _MAGIC = b"SQLite format 3\0"
 """First bytes of every SQLite database (https://www.sqlite.org/fileformat.html, section 1.3)."""
 
@@ -47,7 +47,8 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
             if mode != "replay":
                 _create_tables(connection)
             # Before the journal mode, which would be written into a database that is no cassette.
-            _check_schema(connection, path)
+            _check_version(connection, path)
+            check_schema(connection, path, _TABLES)
             if mode != "replay":
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -73,10 +74,8 @@ class CassetteFile:
         with database_errors(self.path):
             rows = self._connection.execute("SELECT verdict FROM verdicts WHERE address = ?", (address,)).fetchall()
         if rows:
-            try:
+            with damage_reported(self.path):
                 return from_json(Verdict, rows[0][0])
-            except msgspec.MsgspecError as error:
-                raise RunError(f"{self.path}: a verdict in it is damaged: {error}") from error
         if self._replays_only:
             raise CoachError(
                 f"{self.path} holds no verdict on this: the evidence, the rubric, the model or an option of the coach "
@@ -104,18 +103,14 @@ class CassetteFile:
 
 
 def _check_file(path: Path, *, needed: bool) -> None:
-    with storage_errors(path):
-        try:
-            with path.open("rb") as file:
-                start = file.read(len(_MAGIC))
-        except FileNotFoundError as error:
-            if needed:
-                raise RunError(
-                    f"there is no cassette at {path}: set coach.cassette.path, or record one with mode=record"
-                ) from error
-            return
-        if start and start != _MAGIC:
-            raise RunError(f"{path} is no cassette: it is not a database. Name another file as coach.cassette.path")
+    if not has_file(path.parent, path.name):
+        if needed:
+            raise RunError(f"there is no cassette at {path}: set coach.cassette.path, or record one with mode=record")
+        return
+    with open_file(path.parent, path.name) as file:
+        start = file.read(len(_MAGIC))
+    if start and start != _MAGIC:
+        raise RunError(f"{path} is no cassette: it is not a database. Name another file as coach.cassette.path")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
@@ -123,13 +118,13 @@ def _create_tables(connection: sqlite3.Connection) -> None:
     # which open a new file at once only one creates the tables.
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        connection.execute("CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)")
+        connection.execute(_TABLES)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {CASSETTE_SCHEMA}")
     connection.execute("COMMIT")
 
 
-def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
     if kind != _APPLICATION_ID:
         raise RunError(f"{path} is a database, but no cassette: name another file as coach.cassette.path")

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -27,8 +27,20 @@ import msgspec
 from mappa.store.mirror import Mirror
 from mappa_core.codec import from_json, to_json
 from mappa_core.errors import RunError
-from mappa_core.files import fsync_path, read_versioned, storage_errors, write_atomic
+from mappa_core.files import (
+    fsync_path,
+    has_file,
+    has_folder,
+    open_file,
+    read_file,
+    read_text,
+    read_versioned,
+    storage_errors,
+    write_file,
+)
 from mappa_core.protocols import Lora, PolicySpec
+from mappa_core.safe_files import UnsafeFileError, split_name
+from mappa_core.safe_walk import remove_tree, walk
 
 CHECKPOINT_SCHEMA = 1
 POLICIES = "policies"
@@ -37,6 +49,8 @@ _MANIFEST = "manifest.json"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 _HASH = ".sha256"
+MAX_MANIFEST_BYTES = 64 << 20
+_MAX_HASH_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +131,7 @@ class Checkpoints:
         return here if here or self.mirror is None else self.mirror.checkpoints(_MANIFEST)
 
     def _local_iterations(self) -> tuple[int, ...]:
-        if not self.folder.is_dir():
+        if not has_folder(self.folder.parent, self.folder.name):
             return ()
         # Six digits or more: names are padded to six, and a run may have more than 999,999 iterations.
         return tuple(sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{6,}", path.name)))
@@ -155,8 +169,8 @@ class Checkpoints:
         (RunError), no checkpoint is created.
         """
         aside = self.folder / f"{_UNFINISHED}{iteration:06d}"
+        self._make_folder()
         with storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
             aside.mkdir()
             try:
                 yield aside
@@ -173,23 +187,23 @@ class Checkpoints:
                     agents=agents or {},
                     prompts=prompts or {},
                 )
-                write_atomic(aside / _MANIFEST, msgspec.json.format(to_json(manifest), indent=2))
+                write_file(aside, _MANIFEST, msgspec.json.format(to_json(manifest), indent=2))
                 # Records first: a checkpoint that survives a power cut must not be ahead of its run.
                 if self._before_publish is not None:
                     self._before_publish()
                 self._publish(aside, self.path(iteration))
             except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
+                remove_tree(aside)
                 raise
 
     def _publish(self, aside: Path, path: Path) -> None:
         # A folder cannot be renamed over one that is not empty, so an older one steps aside first.
-        if path.exists():
+        if os.path.lexists(path):
             path.rename(self._discarded_path(path))
         aside.rename(path)
         # The names are on the disk only when their folder is synced; before that the older one must not be removed.
         fsync_path(self.folder)
-        shutil.rmtree(self._discarded_path(path), ignore_errors=True)
+        remove_tree(self._discarded_path(path))
 
     def _discarded_path(self, path: Path) -> Path:
         """Path to which a checkpoint is renamed before removal, so that a kill leaves no partial one under its name."""
@@ -201,9 +215,10 @@ class Checkpoints:
         Raises RunError if there is none, or naming the file that is missing, changed or of another schema.
         """
         path = self.path(iteration)
-        if not path.is_dir() and self.mirror is not None and iteration in self.mirror.checkpoints(_MANIFEST):
+        is_here = has_folder(self.folder.parent, f"{self.folder.name}/{path.name}")
+        if not is_here and self.mirror is not None and iteration in self.mirror.checkpoints(_MANIFEST):
             self._fetch(iteration, self.mirror)
-        if not path.is_dir():
+        elif not is_here:
             raise RunError(
                 f"{self.folder} has no checkpoint of iteration {iteration}; {self._other_checkpoints(iteration)}"
             )
@@ -218,21 +233,26 @@ class Checkpoints:
 
     def best(self) -> BestCheckpoint | None:
         """The best evaluation so far; None if it was not recorded."""
-        path = self.folder / _BEST
-        if not path.is_file():
+        name = f"{self.folder.name}/{_BEST}"
+        if not has_file(self.folder.parent, name):
             data = None if self.mirror is None else self.mirror.read(_BEST)
             if data is None:
                 return None
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, data)
-        return read_versioned(path, CHECKPOINT_SCHEMA, lambda text: from_json(BestCheckpoint, text))
+            write_file(self.folder.parent, name, data)
+        return read_versioned(
+            self.folder.parent,
+            name,
+            CHECKPOINT_SCHEMA,
+            lambda text: from_json(BestCheckpoint, text),
+            max_bytes=MAX_MANIFEST_BYTES,
+        )
 
     def keep_best(self, best: BestCheckpoint) -> None:
         """Record `best`, whose checkpoint must exist, and protect that checkpoint from pruning."""
         if not self.path(best.iteration).is_dir():
             raise ValueError(f"{self.folder}: there is no checkpoint of iteration {best.iteration} to keep as the best")
         data = msgspec.json.format(to_json(best), indent=2)
-        write_atomic(self.folder / _BEST, data)
+        write_file(self.folder.parent, f"{self.folder.name}/{_BEST}", data)
         if self.mirror is not None:
             self.mirror.write(_BEST, data)
 
@@ -246,7 +266,7 @@ class Checkpoints:
         for iteration in set(older) - protected:
             path = self.path(iteration)
             path.rename(self._discarded_path(path))
-            shutil.rmtree(self._discarded_path(path))
+            remove_tree(self._discarded_path(path))
         if self.mirror is not None:
             remaining = {*self._local_iterations(), *protected}
             for iteration in set(self.mirror.checkpoints(_MANIFEST)) - remaining:
@@ -268,9 +288,9 @@ class Checkpoints:
         """Fetch a checkpoint from the mirror; it appears under its name only when complete."""
         path = self.path(iteration)
         aside = self.folder / f"{_UNFINISHED}{path.name}"
+        self._make_folder()
         with storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
+            remove_tree(aside)
             try:
                 mirror.pull(f"{path.name}/{_MANIFEST}", aside / _MANIFEST)
                 for name in _read_manifest(aside).files:
@@ -280,12 +300,18 @@ class Checkpoints:
             except (FileNotFoundError, RunError) as error:
                 raise RunError(f"{mirror.url}/{path.name} cannot be used: {error}") from error
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                remove_tree(aside)
+
+    def _make_folder(self) -> None:
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        has_folder(self.folder.parent, self.folder.name)
 
     def remove_unfinished(self) -> None:
         """Remove leftovers of a killed writer. Only the writer of the run may call this."""
+        has_folder(self.folder.parent, self.folder.name)
         for path in self.folder.glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(path)
+            remove_tree(path)
 
 
 class RemoteCheckpoints(Checkpoints):
@@ -303,10 +329,12 @@ class RemoteCheckpoints(Checkpoints):
         return None if data is None else from_json(BestCheckpoint, data)
 
     def load(self, iteration: int) -> Checkpoint:
-        manifest = self.path(iteration) / _MANIFEST
+        name = f"{self.path(iteration).name}/{_MANIFEST}"
         # A run that resumed from an earlier checkpoint may have rewritten this one.
-        if manifest.is_file() and self._source.read(f"{manifest.parent.name}/{_MANIFEST}") != manifest.read_bytes():
-            shutil.rmtree(manifest.parent)
+        if has_file(self.folder, name) and self._source.read(name) != read_file(
+            self.folder, name, max_bytes=MAX_MANIFEST_BYTES
+        ):
+            remove_tree(self.path(iteration))
         return super().load(iteration)
 
 
@@ -325,36 +353,55 @@ def _sync_files(folder: Path) -> dict[str, FileEntry]:
                 continue
             file = Path(parent, name)
             fsync_path(file)
-            hash_file = file.with_name(f"{name}{_HASH}")
+            hashed, plain = f"{name}{_HASH}", Path(parent)
             # Reading gigabytes again takes as long as writing them did.
-            sha256 = hash_file.read_text().split()[0] if hash_file.exists() else _sha256(file)
+            known = has_file(plain, hashed)
+            sha256 = read_text(plain, hashed, max_bytes=_MAX_HASH_BYTES).split()[0] if known else _sha256(plain, name)
             entries[file.relative_to(folder).as_posix()] = FileEntry(size=file.stat().st_size, sha256=sha256)
         # A file whose name is not in a synced folder may be gone after a power cut, however its content was synced.
         fsync_path(Path(parent))
     return dict(sorted(entries.items()))
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+def _sha256(folder: Path, name: str) -> str:
+    with open_file(folder, name) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_manifest(path: Path) -> Manifest:
-    manifest = read_versioned(path / _MANIFEST, CHECKPOINT_SCHEMA, lambda text: from_json(Manifest, text))
-    for name in manifest.files:
-        # A manifest may come from elsewhere: its paths must stay inside the checkpoint.
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise RunError(f"{path / _MANIFEST} is damaged: it names {name!r}, which is no file of a checkpoint")
+    manifest = read_versioned(
+        path, _MANIFEST, CHECKPOINT_SCHEMA, lambda text: from_json(Manifest, text), max_bytes=MAX_MANIFEST_BYTES
+    )
+    # A manifest may come from elsewhere: its paths must stay inside the checkpoint.
+    for name in (*manifest.files, *(f"{POLICIES}/{policy}" for policy in manifest.policies)):
+        try:
+            split_name(name)
+        except UnsafeFileError as error:
+            raise RunError(f"{path / _MANIFEST} is damaged: it names {name!r}, no file of a checkpoint") from error
     return manifest
 
 
 def _verify_files(path: Path) -> Manifest:
+    """Check that a checkpoint has the files of its manifest as they were written, and no others, as an engine would
+    take one for a shard of another."""
+    if not has_folder(path.parent, path.name):
+        raise RunError(f"{path} is missing")
     manifest = _read_manifest(path)
+    hashes = {f"{name}{_HASH}" for name in manifest.files}
+    known = {_MANIFEST, *hashes, *manifest.files}
+    for found in walk(path):
+        kind = found.status.st_mode
+        if found.inaccessible or not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+            raise RunError(f"{path / found.path} is no file or folder that can be read: remove it")
+        if stat.S_ISREG(kind) and found.path not in known:
+            raise RunError(f"{path / found.path} is not in the manifest of its checkpoint: remove it")
     for name, entry in manifest.files.items():
         file = path / name
-        if not file.is_file():
+        if not has_file(path, name):
             raise RunError(f"{file} is missing, and the manifest of its checkpoint names it")
         # The size first: it finds a cut off file without reading it.
-        if file.stat().st_size != entry.size or _sha256(file) != entry.sha256:
-            raise RunError(f"{file} is damaged: it is not as it was written")
+        with open_file(path, name) as content:
+            is_whole = os.fstat(content.fileno()).st_size == entry.size
+            if not is_whole or hashlib.file_digest(content, "sha256").hexdigest() != entry.sha256:
+                raise RunError(f"{file} is damaged: it is not as it was written")
     return manifest

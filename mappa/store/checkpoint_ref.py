@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa.config.yaml_io import parse_yaml
+from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_yaml
 from mappa.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
 from mappa.store.marks import is_trusted
 from mappa.store.mirror import Mirror
 from mappa_core.config.layers import SettingsNode
 from mappa_core.errors import RunError
+from mappa_core.files import has_file, read_text
 
 _HOW = "write RUN@best, RUN@last or RUN@ITERATION, for example runs/first@best"
 
@@ -85,8 +86,8 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
         return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings, None
     for folder in (Path(place).expanduser(), root / place):
-        if (folder / CONFIG).is_file():
-            text = (folder / CONFIG).read_text("utf-8")
+        if has_file(folder, CONFIG):
+            text = read_text(folder, CONFIG, max_bytes=MAX_CONFIG_BYTES)
             settings = parse_yaml(text, str(folder / CONFIG))
             node = settings.at("checkpoint.url")
             url = None if node is None else node.plain

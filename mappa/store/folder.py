@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import socket
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -31,11 +30,16 @@ from mappa.store.mirror import Mirror
 from mappa.store.schema import DATABASE_NAME
 from mappa.store.writer import Store
 from mappa_core.errors import RunError
-from mappa_core.files import storage_errors, write_atomic
+from mappa_core.files import has_file, read_text, storage_errors, write_file
+from mappa_core.safe_files import open_own
+from mappa_core.tools.owned_folder import OwnedFolder
 
 CHECKPOINTS = "checkpoints"
 FILES = "files"
 _LOCK = "run.lock"
+_ASIDE = ".new-"
+"""Prefix of folders in which runs are made."""
+_MAX_LOCK_BYTES = 4096
 
 
 class RunFolder(AbstractContextManager["RunFolder"]):
@@ -66,22 +70,20 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         RunError if it exists or the storage fails.
         """
         path = _run_path(root, new_run_name(plugin, recipe) if name is None else name)
-        aside = root / f".{path.name}.{token_hex(4)}"
         with storage_errors(path):
-            if path.exists():
+            if os.path.lexists(path):
                 raise RunError(f"{path} exists already: go on with it by --resume {path}, or choose another run.name")
             root.mkdir(parents=True, exist_ok=True)
-            try:
-                # Renamed when complete: a process that lists runs never sees one without its config or database.
+            # Renamed when complete: a process that lists runs never sees one without its config or database.
+            with closing(OwnedFolder(_ASIDE, root)) as own:
+                aside = own.path / path.name
                 aside.mkdir()
-                write_atomic(aside / CONFIG, config)
+                write_file(aside, CONFIG, config)
                 write_mark(aside / CONFIG, config)
                 Store.create(aside / DATABASE_NAME)
                 if url is not None:
                     _claim_mirror(Mirror(url).subfolder(path.name), config)
                 aside.rename(path)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
         return cls.open(path, scratch=scratch, url=url)
 
     @classmethod
@@ -108,7 +110,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def write_config(self, text: str) -> None:
         """Replace `config.yaml`, for a run that resumes with other settings."""
-        write_atomic(self.path / CONFIG, text)
+        write_file(self.path, CONFIG, text)
         write_mark(self.path / CONFIG, text)
 
     def close(self) -> None:
@@ -151,18 +153,19 @@ def list_run_folders(root: Path) -> tuple[Path, ...]:
 
 def _creation_time_ns(path: Path) -> int:
     """The config is written once; a damaged run may have lost it, and is listed all the same."""
-    config = path / CONFIG
-    return (config if config.is_file() else path / DATABASE_NAME).stat().st_mtime_ns
+    names = (CONFIG, DATABASE_NAME) if os.path.lexists(path / CONFIG) else (DATABASE_NAME,)
+    return (path / names[0]).stat(follow_symlinks=False).st_mtime_ns
 
 
 def is_in_use(path: Path) -> bool:
     """Whether the process that wrote a run last is there; one of another machine is taken to be."""
     # Not by the lock: to try it is to take it, for a moment in which the run could not start.
     try:
-        _, process, _, host = (path / _LOCK).read_text().split()
+        # RunError is a ValueError: what is missing, or no file, names no process.
+        _, process, _, host = read_text(path, _LOCK, max_bytes=_MAX_LOCK_BYTES).split()
         if host == socket.gethostname():
             os.kill(int(process), 0)  # Signal 0 is not sent, only whether it could be.
-    except (FileNotFoundError, ProcessLookupError, ValueError):
+    except (ProcessLookupError, ValueError, OverflowError):
         return False
     except PermissionError:
         pass  # The process is there, and somebody else's.
@@ -191,7 +194,7 @@ def _check_run_folder(path: Path) -> None:
     if not path.is_dir():
         raise RunError(f"{path} is not a run folder: there is no such folder")
     for name in (DATABASE_NAME, CONFIG):
-        if not (path / name).is_file():
+        if not has_file(path, name):
             raise RunError(f"{path} is not a run folder: it has no {name}")
 
 
@@ -199,13 +202,14 @@ def _acquire_lock(path: Path) -> int:
     """Lock a run folder for as long as the returned file handle stays open."""
     # The kernel releases the lock when the process ends, however it ends; the file and the name in it stay. Opened
     # without truncating it: the name of a process that holds the lock is needed for the message.
-    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    with storage_errors(path / _LOCK):
+        handle = open_own(path, _LOCK)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
     except BlockingIOError as error:
-        holder = os.pread(handle, 200, 0).decode()
+        holder = os.pread(handle, 200, 0).decode(errors="replace")
         os.close(handle)
         raise RunError(f"{path} is in use by {holder}: wait for its end, or end it") from error
     except BaseException:

@@ -16,6 +16,7 @@ COUNTERFACTUAL = "counterfactual"
 `counterfactual/<id of the trajectory>/<position>/<number>`."""
 SELECT_TRAJECTORY = "SELECT id, task, sample, iteration, outcome, error, seconds, finished FROM trajectories"
 """Selects what `read_trajectory` reads."""
+_TRAJECTORY = tuple[str, Any, int, int, Any, Any, float | None, Any]
 _PLACE = re.compile(r"(\d{3,})/(\d{2,})")
 
 
@@ -28,8 +29,8 @@ class Event:
     body: Mapping[str, Any]
 
 
-class _Body(dict[str, Any]):
-    """Values of an event, of which any may be missing in a damaged database; `what` names the event."""
+class StoredValues(dict[str, Any]):
+    """Values of an event or a config, of which any may be missing in a damaged run; `what` names the place."""
 
     def __init__(self, values: Mapping[str, Any], what: str) -> None:
         super().__init__(values)
@@ -44,15 +45,16 @@ def load_events(database: Database, kind: str | None) -> list[Event]:
     rows = database.rows(f"SELECT number, time, kind, body FROM events {where} ORDER BY number", *values)
     events = []
     for number, time, event_kind, text in rows:
+        time, event_kind = database.check((time, event_kind), tuple[float, str])
         what = f"{database.path}: the event {number} ({event_kind})"
-        body = _Body(database.unpack(dict[str, Any], text), what)
+        body = StoredValues(database.unpack(dict[str, Any], text), what)
         events.append(Event(time=time, kind=event_kind, body=body))
     return events
 
 
 def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
     """A row as a trajectory without steps and verdicts. Until it ends, its outcome is empty and its seconds are 0."""
-    identity, task, sample, iteration, outcome, error, seconds, _ = row
+    identity, task, sample, iteration, outcome, error, seconds, _ = database.check(row, _TRAJECTORY)
     return Trajectory(
         id=identity,
         task=database.unpack(Task, task),

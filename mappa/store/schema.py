@@ -2,62 +2,34 @@
 
 from __future__ import annotations
 
-import re
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
+
 from mappa_core.codec import pack, unpack
 from mappa_core.errors import RunError
-from mappa_core.files import fsync_path, storage_errors
+from mappa_core.files import damage_reported, fsync_path, has_file, storage_errors
+from mappa_core.safe_sqlite import MAX_VALUE_BYTES, check_schema, connect, database_errors
 
 T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
 DATABASE_SCHEMA = 1
+_META = "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID"
 _TABLES = files(__package__).joinpath("schema.sql").read_text("utf-8")
 JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
 """Maximum number of stored addresses that a writer caches, to avoid writing blobs again."""
 _BATCH_ROWS = 500
-_STORAGE = {
-    sqlite3.SQLITE_FULL: "there is no space left; free some or choose another folder with run.root",
-    sqlite3.SQLITE_IOERR: "the disk failed or a limit on the size of files was reached",
-    sqlite3.SQLITE_READONLY: "it cannot be written to; check the permissions of the file and its folder",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check the permissions of the file and its folder",
-    sqlite3.SQLITE_PERM: "permission is denied",
-    sqlite3.SQLITE_BUSY: "another program holds it; end that program",
-    sqlite3.SQLITE_CORRUPT: "it is damaged",
-    sqlite3.SQLITE_NOTADB: "it is not a database; is this a run folder?",
-}
-_DAMAGE = re.compile("^(Could not decode to UTF-8|malformed JSON|no such (table|column)|JSON path error)")
-
-
-@contextmanager
-def database_errors(path: Path) -> Iterator[None]:
-    """Convert faults (space, permission, damage, impossible values) to RunError; other errors of SQLite propagate."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if "closed database" in str(error):
-            raise RunError(f"{path} is closed: read it inside the `with` that opens it") from error
-        # What a damaged text or page leads to has no code of its own.
-        code = sqlite3.SQLITE_CORRUPT if _DAMAGE.search(str(error)) else getattr(error, "sqlite_errorcode", 0)
-        # The lowest byte is the primary code; the others say more about it (https://www.sqlite.org/rescode.html).
-        advice = _STORAGE.get(code & 0xFF)
-        if advice is None:
-            raise
-        raise RunError(f"{path}: {error}: {advice}") from error
-    except UnicodeDecodeError as error:  # From SQLite's own message, which quotes a damaged text.
-        raise RunError(f"{path}: {error}: {_STORAGE[sqlite3.SQLITE_CORRUPT]}") from error
-    except (OverflowError, UnicodeEncodeError) as error:
-        raise RunError(f"{path} can hold no such value: {error}") from error
 
 
 class Database:
@@ -71,7 +43,7 @@ class Database:
     @classmethod
     def create(cls, path: Path) -> Database:
         """Create a database for writing. Raises RunError if it exists or the storage fails."""
-        if path.exists():
+        if os.path.lexists(path):
             raise RunError(f"{path} exists already: choose another folder, or remove it if nothing in it is needed")
         database = cls(path, connect(path, "rwc"))
         with database_errors(path):
@@ -84,11 +56,12 @@ class Database:
     @classmethod
     def open(cls, path: Path, *, write: bool) -> Database:
         """Open a database. Raises RunError if it is missing, no run database, of another schema or cannot be opened."""
-        if not path.is_file():
+        if not has_file(path.parent, path.name):
             raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
         database = cls(path, connect(path, "rw" if write else "ro"))
         try:
-            database._check_schema()
+            database._check_version()
+            check_run_schema(database.connection, path)
             if write:
                 database._prepare()
         except BaseException:
@@ -96,13 +69,14 @@ class Database:
             raise
         return database
 
-    def _check_schema(self) -> None:
+    def _check_version(self) -> None:
         with database_errors(self.path):
             (schema,) = self.connection.execute("PRAGMA user_version").fetchone()
             if schema == DATABASE_SCHEMA:
                 return
-            known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'meta'"
-            if schema < 1 or self.connection.execute(known).fetchone() is None:
+            # In its own words, as a view of this name could have any.
+            known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'meta' AND sql = ?"
+            if schema < 1 or self.connection.execute(known, (_META,)).fetchone() is None:
                 raise RunError(f"{self.path} is no database of a run")
             row = self.connection.execute("SELECT value FROM meta WHERE name = 'mappa'").fetchone()
         writer = "a version of Mappa that it does not name" if row is None else f"Mappa {row[0]}"
@@ -166,8 +140,10 @@ class Database:
                 yield from rows
 
     def meta(self, name: str) -> Any:
-        ((value,),) = self.rows("SELECT value FROM meta WHERE name = ?", name)
-        return value
+        rows = self.rows("SELECT value FROM meta WHERE name = ?", name)
+        if not rows:
+            raise RunError(f"{self.path} is damaged: its table meta has no {name!r}")
+        return rows[0][0]
 
     def pack(self, record: Any) -> str:
         """Encode a record and store its blobs. Must be called inside `transaction`."""
@@ -184,18 +160,28 @@ class Database:
 
     def unpack(self, kind: type[T], text: str) -> T:
         """Decode a record. Raises RunError if it is damaged, or one of its blobs is missing."""
-        with self.damage_reported():
-            return unpack(kind, text, self._blob)
+        left = MAX_VALUE_BYTES
 
-    @contextmanager
-    def damage_reported(self) -> Iterator[None]:
-        """Raise RunError where the values of a damaged database make the code inside fail (msgspec: ValueError)."""
-        try:
-            yield
-        except RunError:
-            raise
-        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-            raise RunError(f"{self.path}: it is damaged: {error}") from error
+        def fetch(where: str) -> bytes:
+            nonlocal left
+            data = self._blob(where)
+            # In all: a short text may refer to one large blob a thousand times.
+            left -= len(data)
+            if left < 0:
+                raise RunError(f"{self.path}: a record in it is larger than {MAX_VALUE_BYTES:,} bytes")
+            return data
+
+        with self.damage_reported():
+            return unpack(kind, text, fetch)
+
+    def check(self, value: Any, kind: Any) -> Any:
+        """Convert a value of columns to `kind`, as a column of SQLite takes values of any type. Raises RunError."""
+        with self.damage_reported():
+            return msgspec.convert(value, kind)
+
+    def damage_reported(self) -> AbstractContextManager[None]:
+        """Raise RunError where the values of a damaged database make the code inside fail."""
+        return damage_reported(self.path)
 
     def _blob(self, where: str) -> bytes:
         rows = self.rows("SELECT data FROM blobs WHERE address = ?", where)
@@ -209,13 +195,10 @@ class Database:
         aside = path.with_name(f".{path.name}.part")
         with storage_errors(path), database_errors(path):
             aside.unlink(missing_ok=True)
-            target = sqlite3.connect(aside, isolation_level=None)
-            try:
+            with closing(connect(aside, "rwc")) as target:
                 # One consistent state, journal included; a copy of the file would miss what is only in the journal.
                 self.connection.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")
-            finally:
-                target.close()
             aside.replace(path)
             fsync_path(path.parent)
 
@@ -223,11 +206,9 @@ class Database:
         self.connection.close()
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Connect to a database; `mode` is that of SQLite's URIs (ro, rw, rwc). Waits up to 30 s for another writer."""
-    with database_errors(path):
-        # isolation_level None: Python begins no transactions of its own, only those of `Database.transaction` count.
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30.0)
+def check_run_schema(connection: sqlite3.Connection, path: Path, *, database: str = "main") -> None:
+    """Check that a database has the tables of a run, and nothing else. Raises RunError."""
+    check_schema(connection, path, _TABLES, database=database)
 
 
 def fold_journal(connection: sqlite3.Connection) -> None:

@@ -10,11 +10,12 @@ from typing import Literal
 import msgspec
 
 from mappa.store.agent_columns import AgentSummary
-from mappa_core.files import read_versioned, write_atomic
+from mappa_core.files import read_versioned, write_file
 from mappa_core.records import Interval
 
 SUMMARY_NAME = "summary.json"
 SUMMARY_SCHEMA = 1
+MAX_SUMMARY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +104,15 @@ class Summary:
 
 def write_summary(folder: Path, summary: Summary) -> None:
     """Write `summary.json` of a run folder atomically. Non-finite numbers are written as null."""
-    write_atomic(folder / SUMMARY_NAME, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    write_file(folder, SUMMARY_NAME, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def read_summary(folder: Path) -> Summary:
     """Read the summary of a run folder. Raises RunError if the file is missing, of another schema or no summary."""
-    return read_versioned(folder / SUMMARY_NAME, SUMMARY_SCHEMA, lambda text: msgspec.json.decode(text, type=Summary))
+    return read_versioned(
+        folder,
+        SUMMARY_NAME,
+        SUMMARY_SCHEMA,
+        lambda text: msgspec.json.decode(text, type=Summary),
+        max_bytes=MAX_SUMMARY_BYTES,
+    )

@@ -3,6 +3,7 @@ written after the last `flush`, which every checkpoint calls."""
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import closing
 from dataclasses import dataclass, fields
@@ -14,10 +15,11 @@ from mappa.store.iterations import load_iterations
 from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
 from mappa.store.schema import Database, fold_journal
 from mappa.store.team_record import TEAM_EVENT, TeamRecord
-from mappa_core.errors import ReplayError
+from mappa_core.errors import ReplayError, RunError
 from mappa_core.files import fsync_path, storage_errors
 from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
 
+_RUN_ID = re.compile("[0-9a-f]{32}")
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
 PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
 _PAID_USAGE = """
@@ -215,8 +217,12 @@ def _open_live(path: Path, scratch: Path | None) -> Database:
     with closing(Database.open(path, write=False)) as copy:
         with storage_errors(scratch):
             scratch.mkdir(parents=True, exist_ok=True)
-        live = scratch / f"{copy.meta('run')}.db"
-        if not _is_current(live, copy.meta("generation")):
+        run, generation = copy.check((copy.meta("run"), copy.meta("generation")), tuple[str, int])
+        # It becomes a name of a file.
+        if not _RUN_ID.fullmatch(run):
+            raise RunError(f"{path} is damaged: the id of its run is {run[:80]!r}")
+        live = scratch / f"{run}.db"
+        if not _is_current(live, generation):
             # With its journal: SQLite would apply an old one to the new file.
             for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
                 leftover.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.ragged import element_indices
 from mappa_core.errors import GuardStop
 from mappa_core.experience import Advantages, Experience
-from mappa_core.files import storage_errors, write_atomic
+from mappa_core.files import write_file
 
 SKIPPED = "skipped"
 """Folder in a run folder that keeps the rows of skipped steps, and event that names each file."""
@@ -44,9 +44,7 @@ class SkippedSteps:
         for policy, steps in _skipped(policies).items():
             file = self._path / f"{iteration:06d}-{policy}.npz"
             rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
-            with storage_errors(file):
-                self._path.mkdir(exist_ok=True)
-            write_atomic(file, _archive(experience, advantages, rows))
+            write_file(self._path.parent, f"{SKIPPED}/{file.name}", _archive(experience, advantages, rows))
             skipped = {"iteration": iteration, "policy": policy, "steps": steps}
             self._store.record_event(SKIPPED, **skipped, file=f"{SKIPPED}/{file.name}")
             log.warning("update.skipped", **skipped, kept=str(file))

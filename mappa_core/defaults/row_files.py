@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mappa_core.errors import ConfigError, TaskError
+from mappa_core.errors import ConfigError, RunError, TaskError
+from mappa_core.files import read_named_file
 
 FileFormat = Literal["auto", "json", "jsonl", "csv", "parquet"]
 _BY_SUFFIX: Mapping[str, FileFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _SPACE = re.compile(r"\s*")
+MAX_FILE_BYTES = 1 << 30
 DATA_EXTRA = 'pip install "mappa-core[data]"'
 
 
@@ -69,12 +71,12 @@ def read_dataset(path: str, split: str, *, config: str | None = None, revision: 
 def _read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise TaskError(f"{path} is a folder; name the file in it")
+    if not path.exists():
+        raise TaskError(f"{path}: there is no such file")
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise TaskError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
+        content = read_named_file(path, max_bytes=MAX_FILE_BYTES)
+    except RunError as error:
+        raise TaskError(str(error)) from error
     if not content.strip():
         raise TaskError(f"{path}: the file is empty")
     return content

@@ -69,8 +69,8 @@ class Coach(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """External LLM provider: offer (`gemini`), model, host, whether its price is known, its calls are `batched`, and each
-    of them `reserves` its cost under the cap; others are counted by the usage of the verdict that they served."""
+    """External LLM provider: offer (`gemini`), model, host, whether its price is known, its calls are `batched`, and
+    each `reserves` its cost under the cap; others are counted by the usage of the verdict that they served."""
 
     name: str
     model: str

@@ -15,11 +15,12 @@ OWNER = "owner.lock"
 
 
 class OwnedFolder:
-    """A new folder at `path`, removed by `close`. What processes that are gone left of the same prefix is removed."""
+    """A new folder at `path`, removed by `close`, in `parent` or the folder for temporary files. What processes that
+    are gone left there of the same prefix is removed."""
 
-    def __init__(self, prefix: str) -> None:
-        sweep_folders(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        sweep_folders(prefix, parent)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock = own_folder(self.path)
 
     def close(self) -> None:
@@ -37,9 +38,10 @@ def own_folder(path: Path) -> int:
     return lock
 
 
-def sweep_folders(prefix: str) -> None:
-    """Remove folders of this user below the folder for temporary files that were owned by processes that are gone."""
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as scanned:
+def sweep_folders(prefix: str, parent: Path | None = None) -> None:
+    """Remove folders of this user in `parent` (None: the folder for temporary files) that were owned by processes that
+    are gone."""
+    with suppress(OSError), os.scandir(tempfile.gettempdir() if parent is None else parent) as scanned:
         for entry in scanned:
             if entry.name.startswith(prefix):
                 with suppress(OSError):  # owned by a living process, or not by a process of this user

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,13 @@ from pathlib import Path
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.protocols import ProgramRun, Sandboxed, Tool
 from mappa_core.records import FileChange, Step, ToolLimits
+from mappa_core.safe_files import UnsafeFileError
+from mappa_core.tools.file_archive import archived_path, open_content, place_content
 from mappa_core.tools.owned_folder import OwnedFolder
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.retry import RETRY_AFTER_S, retry
 from mappa_core.tools.task_files import resolve_task_files
-from mappa_core.tools.workspace import FolderWorkspace, archived_path
+from mappa_core.tools.workspace import FolderWorkspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +75,21 @@ class ScratchRunner:
     def _workspace(self, path: Path, inputs: Mapping[str, Path], files: Mapping[str, Path]) -> FolderWorkspace:
         linked = {name: file for name, file in inputs.items() if name not in files}
         workspace = FolderWorkspace(path, self.archive, resolve_task_files(linked))
-        try:
-            for name, source in files.items():
-                target = path / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-        except OSError as error:
-            raise ToolError(f"cannot lay out files on the bench: {error}") from error
+        for name, source in files.items():
+            try:
+                self._place(path, name, source)
+            except OSError as error:
+                why = error.strerror if isinstance(error, UnsafeFileError) else error
+                raise ToolError(f"cannot lay out the file {name!r} on the bench: {why}") from error
         workspace.changes()  # What is there now is not what the program does.
         return workspace
+
+    def _place(self, folder: Path, name: str, source: Path) -> None:
+        """Copy a file into a workspace: a content of the archive, or a file that a workflow has at hand."""
+        archived = source.parent.parent == self.archive
+        with open_content(self.archive, source.name) if archived else source.open("rb") as content:
+            _, sha256 = place_content(folder, name, content)
+        if archived and sha256 != source.name:
+            raise ToolError(
+                f"cannot lay out the file {name!r} on the bench: {source} is damaged (its hash is {sha256})"
+            )

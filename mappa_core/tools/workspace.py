@@ -8,11 +8,10 @@ A program may have done anything to the folder, but none is running while it is 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +22,18 @@ from typing import Literal
 
 from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step
-from mappa_core.safe_walk import ACCESS_ERRNOS, Entry, FolderCursor, remove_tree, walk
+from mappa_core.safe_files import UnsafeFileError, enter_folder, open_entry, split_name
+from mappa_core.safe_walk import ACCESS_ERRNOS, Entry, walk
 from mappa_core.tools import task_files as task_files
+from mappa_core.tools.file_archive import (
+    MAX_CONTENT_BYTES,
+    archived_path,
+    open_content,
+    place_content,
+    remove_entry,
+    store_content,
+)
 
-_CHUNK_BYTES = 1 << 20
 # Age below which a time stamp cannot distinguish two writes: the coarsest tick of the file systems in use.
 UNSETTLED_NS = 2_000_000_000
 _KINDS = {
@@ -132,18 +139,13 @@ class FolderWorkspace:
         """Apply `changes` again, with contents from the archive; `changes()` will not report them. Raises ToolError if
         a content is not in the archive, or a path leads out of the folder."""
         for change in changes:
-            what = f"cannot restore {change.path!r} in the workspace {self._path}"
-            with _as_tool_error(what), FolderCursor(self._path) as cursor:
+            with _as_tool_error(f"cannot restore {change.path!r} in the workspace {self._path}"):
                 self._linked.pop(change.path, None)
                 self._known.pop(change.path, None)
-                name = self._enter(cursor, change)
-                if name is None:
-                    continue
-                status = _status(cursor, name)
-                if status is not None and not stat.S_ISDIR(status.st_mode):
-                    os.unlink(name, dir_fd=cursor.fd)
-                if change.kind != "deleted":
-                    self._known[change.path] = self._write(cursor, name, change)
+                if change.kind == "deleted":
+                    self._delete(change.path)
+                else:
+                    self._known[change.path] = self._write(change)
 
     def _is_input(self, entry: Entry) -> bool:
         target = self._linked.get(entry.path)
@@ -180,60 +182,37 @@ class FolderWorkspace:
 
     def _store(self, source: BufferedReader) -> str:
         """Hash the content of `source` and, if there is an archive, store it there under its hash."""
-        sha256 = hashlib.file_digest(source, "sha256").hexdigest()
         if self._archive is None:
-            return sha256
-        target = archived_path(self._archive, sha256)
-        if target.exists():
-            return sha256
-        source.seek(0)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed, so that a killed run leaves no partial content under a hash.
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as aside:
-            try:
-                shutil.copyfileobj(source, aside, _CHUNK_BYTES)
-                os.fchmod(aside.fileno(), 0o644)  # programs that inspect it run as another user
-            except OSError:
-                Path(aside.name).unlink()
+            return hashlib.file_digest(source, "sha256").hexdigest()
+        return store_content(self._archive, source)
+
+    def _delete(self, path: str) -> None:
+        *folders, name = split_name(path)
+        try:
+            with enter_folder(self._path, tuple(folders)) as cursor:
+                remove_entry(cursor, name)
+        except FileNotFoundError:
+            pass  # gone with its folder
+        except UnsafeFileError as error:
+            if error.errno != errno.ENOTDIR:
                 raise
-        Path(aside.name).replace(target)
-        return sha256
+            # Gone, too: a file took the place of its folder.
 
-    def _enter(self, cursor: FolderCursor, change: FileChange) -> str | None:
-        """Move `cursor` to the folder of a change, created if needed, and return the file's name there; None if a
-        deleted file has no such folder."""
-        *folders, name = change.path.split("/")
-        if any(part in ("", ".", "..") for part in (*folders, name)):
-            raise ToolError(f"{change.path!r} leads out of the workspace {self._path}")
-        for folder in folders:
-            status = _status(cursor, folder)
-            if status is not None and stat.S_ISLNK(status.st_mode):
-                raise ToolError(f"{change.path!r} leads out of the workspace {self._path}: {folder!r} is a link")
-            if change.kind == "deleted" and (status is None or not stat.S_ISDIR(status.st_mode)):
-                return None
-            if status is None:
-                os.mkdir(folder, dir_fd=cursor.fd)
-            cursor.enter(folder)
-        return name
-
-    def _write(self, cursor: FolderCursor, name: str, change: FileChange) -> _Known:
-        assert change.sha256 is not None  # only deleted files have no content
-        content = None if self._archive is None else archived_path(self._archive, change.sha256)
-        if content is None or not content.exists():
-            raise ToolError(f"cannot restore {change.path!r}: its content {change.sha256} is not in {self._archive}")
-        remove_tree(self._path / change.path)  # a folder became a file: the same changes delete its content
-        sha256 = hashlib.sha256()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with content.open("rb") as source, os.fdopen(os.open(name, flags, 0o666, dir_fd=cursor.fd), "wb") as target:
-            while chunk := source.read(_CHUNK_BYTES):
-                sha256.update(chunk)
-                target.write(chunk)
-            target.flush()
-            stamp = _Stamp.of(os.fstat(target.fileno()))
-        if sha256.hexdigest() != change.sha256:
-            raise ToolError(f"cannot restore {change.path!r}: {content} is damaged (its hash is {sha256.hexdigest()})")
+    def _write(self, change: FileChange) -> _Known:
+        missing = f"cannot restore {change.path!r}: its content {change.sha256} is not in {self._archive}"
+        if self._archive is None or change.sha256 is None:
+            raise ToolError(missing)
+        try:
+            content = open_content(self._archive, change.sha256)
+        except FileNotFoundError as error:
+            raise ToolError(missing) from error
+        with content:
+            status, sha256 = place_content(self._path, change.path, content)
+        if sha256 != change.sha256:
+            content_path = archived_path(self._archive, change.sha256)
+            raise ToolError(f"cannot restore {change.path!r}: {content_path} is damaged (its hash is {sha256})")
         # Not settled: it was written just now, and a program may change it within the same tick.
-        return _Known(stamp, False, change.sha256)
+        return _Known(_Stamp.of(status), False, sha256)
 
 
 def file_lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
@@ -250,6 +229,8 @@ def file_lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileCha
 def _as_tool_error(what: str) -> Iterator[None]:
     try:
         yield
+    except UnsafeFileError as error:
+        raise ToolError(f"{what}: it {error.strerror}") from error
     except OSError as error:
         raise ToolError(f"{what}: {error}") from error
 
@@ -258,6 +239,8 @@ def _reason_not_kept(entry: Entry) -> str | None:
     """Why an entry is not kept; None for a regular file, as far as is known without opening it."""
     if entry.too_long:
         return "its path is too long"
+    if entry.status.st_size > MAX_CONTENT_BYTES:
+        return "it is too large"
     if entry.path.encode(errors="ignore").decode() != entry.path:
         return "its name is not UTF-8"
     kind = stat.S_IFMT(entry.status.st_mode)
@@ -272,27 +255,11 @@ def printable_path(path: str) -> str:
 
 def _open_regular(entry: Entry) -> BufferedReader | None:
     """Open for reading; never follows a link or waits for a FIFO that replaced the file. None if it cannot be read."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(entry.name, flags, dir_fd=entry.folder)
+        return open_entry(entry.folder, entry.name)
+    except UnsafeFileError:
+        return None
     except OSError as error:
         if error.errno in ACCESS_ERRNOS:
             return None
         raise
-    source = os.fdopen(descriptor, "rb")
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return source
-    source.close()
-    return None
-
-
-def _status(cursor: FolderCursor, name: str) -> os.stat_result | None:
-    """Status of the entry `name`, without following links; None if there is none."""
-    try:
-        return os.stat(name, dir_fd=cursor.fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def archived_path(archive: Path, sha256: str) -> Path:
-    return archive / sha256[:2] / sha256

@@ -18,7 +18,7 @@ from mappa.runs import RunFolder
 from mappa.store.folder import is_in_use, is_run_folder
 from mappa.store.summary import EvalSummary, Summary, write_summary
 from mappa.testing import play
-from mappa_core import Message, Role, Task, ToolResult, ToolSpec
+from mappa_core import Message, Role, Task, ToolResult, ToolSpec, files
 from mappa_core.coach import Interval
 
 LONG = "dsbench-small-full-20261123-214803-a1b2"
@@ -98,18 +98,18 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys, monkeypatch):
     assert status == {"lives": "running", "gone": "killed", "elsewhere": "running"}
 
 
-def refused(self, *rest, **more):
-    if self.name == "summary.json" and self.parent.name == "locked":
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
-    return READ(self, *rest, **more)
+def refused(folder, name, **more):
+    if (folder.name, name) == ("locked", "summary.json"):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder / name))
+    return OPEN(folder, name, **more)
 
 
-READ = Path.read_bytes
+OPEN = files.open_regular
 
 
 def test_a_run_that_may_not_be_read_stands_among_the_others(root, capsys, monkeypatch):
     make(root, "locked", "done")
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr("mappa_core.files.open_regular", refused)
     monkeypatch.setenv("COLUMNS", "80")
     assert [line.split()[1] for line in listed(capsys, root)[1:]] == ["done", "stopped", "no", "unreadable"]
 

@@ -179,3 +179,32 @@ def test_a_file_that_was_hashed_while_it_was_written_is_not_read_again(checkpoin
     assert files["other"]["sha256"] == hashlib.sha256(b"other").hexdigest()
     with pytest.raises(RunError, match="hashed is damaged"):
         checkpoints.load(1)
+
+
+@pytest.mark.parametrize("name", ["policies/solver/model-00001.safetensors", "more", "policies/other/state.json"])
+def test_a_file_that_the_manifest_does_not_name_is_refused(checkpoints: Checkpoints, name: str) -> None:
+    write(checkpoints, 1)
+    (checkpoints.path(1) / name).parent.mkdir(exist_ok=True)
+    (checkpoints.path(1) / name).write_bytes(b"more")
+    with pytest.raises(RunError, match=f"{name} is not in the manifest of its checkpoint"):
+        checkpoints.load(1)
+
+
+@pytest.mark.parametrize("policy", ["../../out", "/etc", "", "a/../b", ".."])
+def test_a_policy_whose_name_is_a_path_is_refused(checkpoints: Checkpoints, policy: str) -> None:
+    write(checkpoints, 1)
+    manifest = checkpoints.path(1) / "manifest.json"
+    stated = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**stated, "policies": {policy: {"kind": "full", "model": "m"}}}))
+    with pytest.raises(RunError, match="no file of a checkpoint"):
+        checkpoints.load(1)
+
+
+@pytest.mark.parametrize("place", ["policies", "policies/solver", "policies/random.json", "manifest.json", "."])
+def test_no_link_in_a_checkpoint_is_followed(checkpoints: Checkpoints, tmp_path: Path, place: str) -> None:
+    write(checkpoints, 1)
+    path = checkpoints.path(1) / place
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    with pytest.raises(RunError, match=r"symbolic link|no file or folder that can be read"):
+        checkpoints.load(1)

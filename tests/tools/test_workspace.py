@@ -168,7 +168,7 @@ def test_a_content_that_is_missing_or_damaged_cannot_be_restored(workspace, arch
 @pytest.mark.parametrize("path", ["../out", "/etc/out", "link/out", "a/../../out", ".."])
 def test_nothing_is_restored_outside_of_the_folder(workspace, tmp_path, path):
     (workspace.path / "link").symlink_to(tmp_path)
-    with pytest.raises(ToolError, match="leads out of the workspace"):
+    with pytest.raises(ToolError, match=r"leads out of its folder|is a symbolic link"):
         workspace.restore([FileChange(path=path, kind="deleted")])
 
 

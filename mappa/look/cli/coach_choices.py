@@ -21,10 +21,13 @@ from mappa.rollout.named_coach import NamedCoach
 from mappa.session.runtime import attach_cassette, open_batches
 from mappa_core import Coach, ConfigError
 from mappa_core.config.schema import CoachSection
+from mappa_core.files import read_named_file
 from mappa_core.plugins import Registry, did_you_mean
 
 RECORDED = "recorded"
 """The offer of verdicts from a file."""
+
+MAX_CALIBRATION_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +94,9 @@ def calibrated_jury(registry: Registry, file: Path) -> CoachChoice:
     Only the members are read here: the ensemble itself, of a package that need not be installed, reads the rest.
     """
     try:
-        members = msgspec.json.decode(file.expanduser().read_bytes(), type=_CalibrationFile).members
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        content = read_named_file(file.expanduser(), max_bytes=MAX_CALIBRATION_BYTES)
+        members = msgspec.json.decode(content, type=_CalibrationFile).members
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--jury: {file} is none of mappa coach calibrate: {error}") from None
     words = [
         "jury.combine=calibrated",

@@ -26,6 +26,7 @@ from mappa.runs import RunReader, TrajectoryRow
 from mappa_core import ConfigError, InputError, RunError, Scene, Trajectory
 from mappa_core.codec import from_json, to_json
 from mappa_core.credit.counterfactual import Credit, counterfactual_credit
+from mappa_core.files import read_named_file, write_atomic
 from mappa_core.plugins import Registry, did_you_mean
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ LabelSource = Literal["outcome", "counterfactual"]
 """Source of an action's label: its trajectory's outcome, or its own counterfactual credit."""
 
 _NO_OUTCOME = "no outcome"
+MAX_LABELS_BYTES = 1 << 30
 _SEED = 0
 """Fixed, so that a limit always samples the same trajectories."""
 
@@ -130,10 +132,7 @@ def read_labels(path: Path, limit: int | None = None) -> LabelledSet:
     Raises:
         InputError: the file cannot be read, is empty, or a line is no labelled action; the message names file and line.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    lines = read_named_file(path, max_bytes=MAX_LABELS_BYTES).splitlines()
     actions = [
         _parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()
     ]
@@ -145,10 +144,7 @@ def read_labels(path: Path, limit: int | None = None) -> LabelledSet:
 
 def write_labels(path: Path, labels: LabelledSet) -> None:
     """Write a file that `read_labels` reads. Raises InputError if it cannot be written."""
-    try:
-        path.write_bytes(b"".join(to_json(action) + b"\n" for action in labels.actions))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    write_atomic(path, b"".join(to_json(action) + b"\n" for action in labels.actions))
 
 
 def _exclusion_reason(row: TrajectoryRow) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from mappa.config.compose import read_stored
@@ -24,6 +23,7 @@ from mappa_core import ConfigError, RunError
 from mappa_core.config.schema import RunConfig
 from mappa_core.files import storage_errors
 from mappa_core.plugins import did_you_mean
+from mappa_core.tools.owned_folder import OwnedFolder
 
 
 def export_dataset(run: Path, out: Path, request: ExportRequest) -> ExportResult:
@@ -48,15 +48,14 @@ def _write_atomically(
     """Write to a temporary folder, then rename it."""
     if out.exists():
         raise RunError(f"{out} exists already: choose another --out, or remove it")
-    aside = out.with_name(f".{out.name}.{token_hex(4)}")
     with storage_errors(out):
-        aside.mkdir(parents=True)
-        try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with closing(OwnedFolder(".export-", out.parent)) as own:
+            aside = own.path / out.name
+            aside.mkdir()
             exported = _write_examples(run, aside, out, request, formatter, make)
             write_card(aside, run, request, exported, config)
             aside.rename(out)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
     return exported
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
+import os
 import re
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +16,17 @@ from typing import Any
 
 from mappa_core import InputError
 from mappa_core.data import read_rows
+from mappa_core.files import read_named_file
 from mappa_core.safe_json import parse_untrusted_json
+from mappa_core.safe_walk import walk
 
 _TABLES = (".csv", ".parquet")
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".json", *_LINES)
 _ARCHIVE = ".eval"
 """A log of inspect_ai: a zip file with a header and a file for each sample."""
+MAX_BYTES = 1 << 30
+"""Size of one file, also unpacked."""
 MAX_CHARACTERS = 1_000_000_000
 """Characters of one file, or of one line where every line is a value."""
 _ENVELOPE = {"data", "meta", "next_cursor"}
@@ -60,9 +67,11 @@ def _is_message(value: Any) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
+    """The file that is named, or those in a folder, links left out: they may lead to what nobody meant to import."""
     if not path.is_dir():
         return [path]
-    found = [one for one in path.rglob("*") if one.is_file() and _plain_suffix(one) in (*_SUFFIXES, _ARCHIVE)]
+    entries = (entry for entry in walk(Path(os.path.realpath(path))) if stat.S_ISREG(entry.status.st_mode))
+    found = [path / entry.path for entry in entries if _plain_suffix(Path(entry.path)) in (*_SUFFIXES, _ARCHIVE)]
     if not found:
         raise InputError(f"{path}: no file in this folder is called {', '.join(f'*{one}[.gz]' for one in _SUFFIXES)}")
     return sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in _parts(one)])
@@ -100,11 +109,9 @@ def _read_file(path: Path) -> Iterator[Document]:
 
 def _read_text(path: Path) -> str:
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+        content = read_named_file(path, max_bytes=MAX_BYTES)
+        content = _decompress(content) if path.suffix.lower() == ".gz" else content
         text = content.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -114,14 +121,26 @@ def _read_text(path: Path) -> str:
     return text
 
 
+def _decompress(content: bytes) -> bytes:
+    """Raises OSError, EOFError or zlib.error for what is damaged, or larger than MAX_BYTES."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise OSError(f"it unpacks to more than {MAX_BYTES:,} bytes")
+    return data
+
+
 def _read_eval_archive(path: Path) -> dict[str, Any]:
     """The header of an eval log and its samples, as in the log's JSON form."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(read_named_file(path, max_bytes=MAX_BYTES))) as archive:
+            # What is unpacked is cut at the size that the archive states.
+            if sum(entry.file_size for entry in archive.infolist()) > MAX_BYTES:
+                raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes")
             header = _parse(archive.read("header.json").decode())
             names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
             return {**header, "samples": [_parse(archive.read(name).decode()) for name in names]}
-    except (OSError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path}: no eval log of inspect_ai that can be read here: {error}; `inspect log convert --to json` makes "
             "one that can"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -25,10 +25,11 @@ from mappa.store.team_record import TeamRecord
 from mappa_core import NOBODY, InputError, RunError, Trajectory
 from mappa_core.config.agent_names import describe_name_fault
 from mappa_core.config.layers import with_origin
-from mappa_core.files import storage_errors, write_atomic
+from mappa_core.files import storage_errors, write_file
 from mappa_core.plugins import Registry
 from mappa_core.records import BLAME_BESIDE_AGENTS
 from mappa_core.redaction import clean_name
+from mappa_core.tools.owned_folder import OwnedFolder
 
 CORE = "core"
 """The plugin that an imported run names."""
@@ -116,8 +117,8 @@ def import_logs(
     config = _build_config(run, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths)
     with storage_errors(run):
         root.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".import-", dir=root) as aside:
-            with RunFolder.create(Path(aside), name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
+        with closing(OwnedFolder(".import-", root)) as aside:
+            with RunFolder.create(aside.path, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
                 _write_run(registry, folder, imported, agents, paths, chosen)
             folder.path.rename(run)
     return ImportResult(
@@ -146,7 +147,7 @@ def _write_run(
     folder.write_config(composed.to_yaml())
     workflow = ImportedWorkflow(composed.config.workflow.options)
     folder.store.record_team(TeamRecord(agents=workflow.agents, metric=workflow.metric))
-    write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
+    write_file(folder.path, TASKS_FILE, _encode_tasks(trajectories))
     for one in imported:
         _store_trajectory(folder, one)
     source = ", ".join(map(str, paths))

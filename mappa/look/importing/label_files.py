@@ -13,9 +13,9 @@ from typing import Any
 from mappa.look.importing.documents import Document, read_documents
 from mappa.look.importing.labels import read_logged_labels
 from mappa.look.importing.log_mapping import LogFormatError, LogMapping, lookup
-from mappa.look.importing.trajectories import RUN_NAME, ImportedTrajectory, build_labels
+from mappa.look.importing.trajectories import PEOPLE, RUN_NAME, ImportedTrajectory, build_labels
 from mappa_core import InputError, Trajectory
-from mappa_core.records import PEOPLE, Label
+from mappa_core.records import Label
 
 NAME_KEYS = ("trajectory_id", "source", "run", "trajectory", "task_id", "id", "question_ID")
 """Where the name of the rollout is looked for, in this order, unless the mapping names a key."""

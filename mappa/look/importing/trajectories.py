@@ -9,13 +9,15 @@ from hashlib import sha256
 
 from mappa.look.importing.log_mapping import LoggedAction, LoggedTrajectory
 from mappa_core import Completion, Failure, Split, Step, Trajectory
-from mappa_core.records import PEOPLE, Label
+from mappa_core.records import Label
 
 IMPORT_SPLIT: Split = "train"
 FAILURE_KIND = "Imported"
 """The failure kind of a trajectory that its log marks as failed."""
 RUN_NAME, MESSAGE_NUMBERS = "run", "messages"
 """Keys of a task's `meta`: the name of the rollout in its log, and the number of each action's message there."""
+PEOPLE = "people"
+"""The labeller of labels that came with a log."""
 _TASK_ID_DIGITS = 12
 """Hex digits in a task id that is derived from the prompt."""
 _TEXT_DIGITS = 6

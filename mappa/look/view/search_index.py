@@ -21,7 +21,6 @@ Facets of a trajectory, whose values are names or numbers:
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -30,8 +29,9 @@ from threading import Lock
 from typing import Any
 
 from mappa.store import queries
-from mappa.store.schema import Database, database_errors
+from mappa.store.schema import Database, check_run_schema
 from mappa_core.records import NOBODY, Trajectory
+from mappa_core.safe_sqlite import attach, connect_temporary, database_errors
 
 MAX_INDEXES = 16
 """Runs whose index is kept: those that were searched last."""
@@ -87,8 +87,7 @@ class SearchIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        # A database without a name is a temporary file, of which SQLite keeps in memory what fits its cache.
-        connection = sqlite3.connect("", uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
+        connection = connect_temporary()
         self._database = Database(path, connection)
         self.has_words = bool(self._database.rows("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'"))
         connection.executescript(f"PRAGMA synchronous = OFF; {_TABLES} {_TEXTS if self.has_words else ''}")
@@ -104,8 +103,10 @@ class SearchIndex:
     @contextmanager
     def _attached(self) -> Iterator[None]:
         with database_errors(self._path):
-            self._execute("ATTACH ? AS run", f"{self._path.as_uri()}?mode=ro")
+            attach(self._database.connection, self._path, "run")
             try:
+                # Anew each time: it may be another file than the last one of this name.
+                check_run_schema(self._database.connection, self._path, database="run")
                 yield
             finally:
                 self._execute("DETACH run")

@@ -89,7 +89,10 @@ class TrajectorySearch:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        ((run,),) = reader.query("SELECT value FROM meta WHERE name = 'run'")
+        rows = reader.query("SELECT value FROM meta WHERE name = 'run'")
+        if not rows:
+            raise RunError(f"{reader.folder} is damaged: its table meta has no 'run'")
+        run = str(rows[0][0])
         self._index = open_index((reader.folder / DATABASE_NAME).absolute(), run)
 
     def find(

@@ -15,26 +15,27 @@ from pathlib import Path
 from typing import ClassVar
 
 from mappa_core import RunError
+from mappa_core.safe_sqlite import check_schema, connect, database_errors
 
 RECORD_NAME = "batches.db"
 LONGEST_KEPT_S = 30 * 86_400.0
 """After so many seconds no provider has the results of a batch any more."""
 _TABLES = """
-CREATE TABLE IF NOT EXISTS batches (
+CREATE TABLE batches (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: this process remembers places of forgotten batches
     token TEXT NOT NULL,   -- ours, in the batch
     name TEXT,             -- the provider's; NULL until it has answered
     begun REAL NOT NULL,   -- Unix time, before it was submitted
     calls INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS calls (
+CREATE TABLE calls (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     number INTEGER NOT NULL,
     question TEXT NOT NULL,
     handed_out INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (batch, number)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_question ON calls (question, handed_out, batch, number);
+CREATE INDEX by_question ON calls (question, handed_out, batch, number);
 """
 
 Place = tuple[int, int]
@@ -71,11 +72,15 @@ class BatchRecord:
         self._interrupted = False
         with _storage_faults(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+            self._connection = connect(path, "rwc", timeout_s=0.5)
             try:
                 self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 self._connection.execute("PRAGMA foreign_keys = ON")
-                self._connection.executescript(f"BEGIN EXCLUSIVE; {_TABLES} COMMIT;")
+                ((filled,),) = self._connection.execute("SELECT count(*) FROM sqlite_schema")
+                if filled:
+                    check_schema(self._connection, path, _TABLES)
+                else:
+                    self._connection.executescript(f"BEGIN EXCLUSIVE; {_TABLES} COMMIT;")
                 self._execute("DELETE FROM batches WHERE begun < ?", time.time() - LONGEST_KEPT_S)
             except BaseException:
                 self._connection.close()
@@ -179,12 +184,15 @@ class BatchRecord:
 @contextmanager
 def _storage_faults(path: Path) -> Iterator[None]:
     try:
-        yield
-    except (sqlite3.DatabaseError, OSError) as error:
+        with database_errors(path):
+            yield
+    except RunError as error:
         # Extended codes have the primary one in their lowest byte.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        if getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             raise RunError(
                 f"{path} is in use by another process, whose batches it records: wait for it, or give this one another "
                 "folder (coach.cassette.path, beside which it lies, or --cassette)"
             ) from error
+        raise
+    except (sqlite3.DatabaseError, OSError) as error:
         raise RunError(f"{path}, the record of batches, cannot be read or written: {error}") from error

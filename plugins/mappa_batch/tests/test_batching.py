@@ -302,7 +302,7 @@ def test_a_record_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / RECORD_NAME).write_text("x" * 5000)
-    with pytest.raises(RunError, match=r"batches\.db, the record of batches"):
+    with pytest.raises(RunError, match=r"batches\.db: file is not a database"):
         BatchRecord.open(tmp_path)
 
 

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core import MAX_SCORE, ConfigError, Scene, Use, Verdict
+from mappa_core.files import read_named_file
+
+MAX_CALIBRATION_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,9 +33,10 @@ class Calibration:
         """Read a file, of `members` if given, which may be called at other prices and limits, and by other keys than
         those that it was fitted on. Raises ConfigError."""
         try:
-            found = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=cls)
+            content = read_named_file(Path(path).expanduser(), max_bytes=MAX_CALIBRATION_BYTES)
+            found = msgspec.json.decode(content, type=cls)
             np.reshape(list(found.weights.values()), (-1, 5 + 3 * len(found.members), len(found.labels)))
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"calibration: {path} is no file that mappa coach calibrate wrote: {error}") from None
         if members is not None and _asked(found.members) != _asked([asdict(member) for member in members]):
             raise ConfigError(

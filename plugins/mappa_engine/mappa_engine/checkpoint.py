@@ -11,26 +11,33 @@ A value head is stored among the weights as `value_head.weight` and `value_head.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from mappa_core import RunError
+from mappa_core.files import has_file, has_folder, read_text, write_file
+from mappa_core.safe_json import parse_untrusted_json
 
 WEIGHTS_FILE, OPTIMISER_FILE, STATE_FILE = "weights.safetensors", "optimiser.safetensors", "state.json"
 VALUE_HEAD_PREFIX = "value_head."
 SHARD_BYTES = 1 << 30
 """Size of a shard, of which the process that writes holds two in memory; a larger tensor is a shard of its own."""
 _WRITE_BYTES = 16 << 20
+MAX_STATE_BYTES = 1 << 16
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_STORED_DTYPES = {"F32", "BF16", "F16"}
 
 
 def write_tensors(
@@ -75,7 +82,34 @@ def _write_shard(tensors: Mapping[str, Tensor], path: Path) -> None:
             file.write(part)
         file.flush()
         os.fsync(file.fileno())
-    path.with_name(f"{path.name}.sha256").write_text(f"{digest.hexdigest()}  {path.name}\n")
+    write_file(path.parent, f"{path.name}.sha256", f"{digest.hexdigest()}  {path.name}\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCounts:
+    """`version` counts publishes, `steps` optimiser steps."""
+
+    version: int
+    steps: int
+
+    def write(self, folder: Path) -> None:
+        """Write them into a policy's folder of a checkpoint."""
+        write_file(folder, STATE_FILE, json.dumps({"version": self.version, "steps": self.steps}))
+
+    @classmethod
+    def read(cls, folder: Path, policy: str) -> SavedCounts:
+        """Read them from the folder of `policy`. Raises RunError if there are none, or the file is damaged."""
+        if not has_folder(folder.parent, folder.name) or not has_file(folder, STATE_FILE):
+            raise RunError(f"{folder}: the checkpoint has no policy {policy!r}; were its policies others?")
+        path = folder / STATE_FILE
+        try:
+            state = parse_untrusted_json(read_text(folder, STATE_FILE, max_bytes=MAX_STATE_BYTES))
+            counts = [state["version"], state["steps"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is damaged: {error}") from error
+        if any(type(count) is not int or count < 0 for count in counts):
+            raise RunError(f"{path} is damaged: version and steps count from 0, and are {counts}")
+        return cls(version=counts[0], steps=counts[1])
 
 
 def has_tensors(file: Path) -> bool:
@@ -84,18 +118,36 @@ def has_tensors(file: Path) -> bool:
 
 
 def _files(file: Path) -> list[Path]:
-    return [file] if file.is_file() else sorted(file.parent.glob(f"{file.stem}-*{file.suffix}"))
+    if has_file(file.parent, file.name):
+        return [file]
+    shards = sorted(file.parent.glob(f"{file.stem}-*{file.suffix}"))
+    return [shard for shard in shards if has_file(shard.parent, shard.name)]
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """What `write_tensors` wrote, as float32 on the CPU. Each tensor is read when it is looked up, inside `with`."""
+    """What `write_tensors` wrote, as float32 on the CPU. Each tensor is read when it is looked up, inside `with`.
+    Raises RunError for a file that it did not write."""
 
     def __init__(self, file: Path) -> None:
+        self.file = file
         self._opened = ExitStack()
         self._files: dict[str, Any] = {}
-        for path in _files(file):
+        try:
+            for path in _files(file):
+                self._open(path)
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        with _damage_reported(path):
             opened = self._opened.enter_context(safe_open(path, framework="pt"))
-            self._files |= dict.fromkeys(opened.keys(), opened)
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                dtype = opened.get_slice(name).get_dtype()
+                if name in self._files or dtype not in _STORED_DTYPES:
+                    what = "twice" if name in self._files else f"as {dtype}, which is no floating-point type of weights"
+                    raise RunError(f"{path} is damaged: it holds {name!r} {what}")
+                self._files[name] = opened
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -103,7 +155,8 @@ class StoredTensors(Mapping[str, Tensor]):
         return {name: tuple(file.get_slice(name).get_shape()) for name, file in self._files.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._files[name].get_tensor(name)
+        with _damage_reported(self.file):
+            tensor: Tensor = self._files[name].get_tensor(name)
         return tensor.float()
 
     def __iter__(self) -> Iterator[str]:
@@ -119,6 +172,32 @@ class StoredTensors(Mapping[str, Tensor]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.close()
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def check_moments(moments: StoredTensors, weights: Mapping[str, tuple[int, ...]], *, steps: int) -> None:
+    """Raise RunError unless `moments` are AdamW's state of `weights`, given by shape, after a number of steps."""
+    found = moments.shapes
+    for name, shape in found.items():
+        moment, _, weight = name.partition(".")
+        if moment not in _MOMENTS or weight not in weights:
+            raise RunError(f"{moments.file} is not the state of an optimiser of these weights: it holds {name!r}")
+        wanted = () if moment == "step" else weights[weight]
+        if shape != wanted:
+            raise RunError(f"{moments.file}: the shape of {name!r} is {shape}, and that of its weight {wanted}")
+        # An update sets all of a weight's moments at once.
+        lacking = [other for other in _MOMENTS if f"{other}.{weight}" not in found]
+        if lacking:
+            raise RunError(f"{moments.file} is damaged: it holds {name!r}, and no '{lacking[0]}.{weight}'")
+    if steps and not found:
+        raise RunError(f"{moments.file} is empty, and its policy was trained for {steps} steps")
 
 
 def check_shapes(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import closing
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from mappa_core import RunError
 from mappa_core.engine import Lora
+from mappa_core.sandbox import OwnedFolder
 from mappa_engine.adapters import Adapters, save_adapter
 from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, StoredTensors, load_start_weights
 from mappa_engine.model_info import ModelInfo, load_pretrained, read_model_info
@@ -32,8 +32,9 @@ def export(folder: Path, out: Path, *, model: str, lora: Lora | None, merged: bo
     """
     if out.exists():
         raise RunError(f"{out} exists already: choose another folder, or remove it")
-    aside = out.with_name(f".{out.name}.{token_hex(4)}")
-    try:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with closing(OwnedFolder(".export-", out.parent)) as own:
+        aside = own.path / out.name
         if lora is not None and not merged:
             with StoredTensors(folder / WEIGHTS_FILE) as stored:
                 tensors = {name: stored[name] for name in stored if not name.startswith(VALUE_HEAD_PREFIX)}
@@ -43,8 +44,6 @@ def export(folder: Path, out: Path, *, model: str, lora: Lora | None, merged: bo
             _write_model(model_info, folder, aside, lora=lora, dtype=dtype)
             model_info.chat.tokenizer.save_pretrained(aside)
         aside.rename(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core import Advantages, RunError, Sampling
@@ -273,3 +273,65 @@ async def test_sampling_continues_during_a_checkpoint(qwen3, opened, kit, tmp_pa
     start = load_file(Path(qwen3) / "model.safetensors")
     assert all(torch.equal(tensor, start[name]) for name, tensor in first.items()), "a checkpoint has one version"
     assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.fixture
+async def saved(qwen3, opened, kit, tmp_path):
+    """The folder of a policy after a step of training, and a function that loads it anew."""
+    engine = await opened(qwen3, train=TRAIN)
+    await learn(engine, kit, 0)
+    await engine.save(tmp_path / "policies")
+
+    async def load() -> None:
+        await (await opened(qwen3, train=TRAIN)).load(tmp_path / "policies")
+
+    return tmp_path / "policies" / "solver", load
+
+
+@pytest.mark.parametrize(
+    "state",
+    ['{"version": 1e999, "steps": 1}', '{"version": NaN, "steps": 1}', '{"version": 1, "steps": -1}', "[]", "[" * 9_000,
+     '{"version": true, "steps": 1}', '{"version": "1", "steps": 1}', '{"version": 1}', "", "9" * 5_000, "\x00",
+     '{"version": 99999999999999999999999999, "steps": 1}'],
+)  # fmt: skip
+async def test_counts_that_are_none_are_an_error_of_the_input(saved, state):
+    folder, load = saved
+    (folder / "state.json").write_text(state)
+    with pytest.raises(RunError, match=r"state\.json is damaged"):
+        await load()
+
+
+async def test_tensors_that_are_none_are_an_error_of_the_input(saved):
+    folder, load = saved
+    weights, moments = folder / "weights.safetensors", folder / "optimiser.safetensors"
+    whole, own = weights.read_bytes(), moments.read_bytes()
+    tensors = load_file(moments)
+    first = next(name for name in tensors if name.startswith("exp_avg."))
+    for content, says in [
+        (b"", "is damaged"),
+        (whole[: len(whole) // 2], "is damaged"),
+        (b"\xff" * 100, "is damaged"),
+        (whole, "is not the state of an optimiser of these weights"),
+        (save({}), "is empty, and its policy was trained for"),
+        (save({**tensors, first: torch.zeros(3)}), "the shape of 'exp_avg"),
+        (save({name: tensor for name, tensor in tensors.items() if name != first}), "is damaged: it holds"),
+        (save({**tensors, first: tensors[first].to(torch.int64)}), "which is no floating-point type"),
+    ]:
+        moments.write_bytes(content)
+        with pytest.raises(RunError, match=says):
+            await load()
+    moments.write_bytes(own)
+    weights.write_bytes(own)
+    with pytest.raises(RunError, match="the weights are not those of"):
+        await load()
+    weights.write_bytes(whole)
+    await load()
+
+
+@pytest.mark.parametrize("name", ["state.json", "weights.safetensors", "optimiser.safetensors"])
+async def test_a_link_in_a_checkpoint_is_not_followed(saved, name):
+    folder, load = saved
+    (folder / name).rename(folder / "moved")
+    (folder / name).symlink_to("moved")
+    with pytest.raises(RunError, match=f"{name} is a symbolic link"):
+        await load()

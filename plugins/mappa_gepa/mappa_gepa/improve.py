@@ -26,6 +26,7 @@ from mappa.sessions import (
 )
 from mappa.statistics import Interval
 from mappa_core import ConfigError, Registry, Trajectory
+from mappa_core.files import open_log
 from mappa_core.transport import Provider
 from mappa_gepa.adapter import TeamAdapter
 from mappa_gepa.agent_choice import BlameChoice
@@ -158,7 +159,7 @@ class _Search:
             unreasoned=self._session.team.reference_for,
             loop=asyncio.get_running_loop(),
         )
-        found = await asyncio.to_thread(self._search, adapter, originals, folder.path / LOG_NAME)
+        found = await asyncio.to_thread(self._search, adapter, originals, folder.path)
         best = choose_candidate(found.candidates, found.val_aggregate_scores)
         before = after = None
         if best:
@@ -172,12 +173,13 @@ class _Search:
             usd=self._session.team.ledger.total_usd,
         )  # fmt: skip
 
-    def _search(self, adapter: TeamAdapter, originals: Prompts, log: Path) -> GEPAResult[float, int]:
+    def _search(self, adapter: TeamAdapter, originals: Prompts, folder: Path) -> GEPAResult[float, int]:
         """Run the library's search in this thread. Raises the first exception of the adapter."""
         library_adapter: Any = adapter  # the protocol has an attribute where this class has a method
         choice: Any = BlameChoice(tuple(originals)) if self._options.choice == "blame" else "round_robin"
         try:
-            with log.open("w", encoding="utf-8") as file:
+            with open_log(folder, LOG_NAME) as file:
+                file.truncate(0)  # a search that goes on tells all of it again
                 found: GEPAResult[float, int] = optimize(
                     seed_candidate=dict(originals),
                     trainset=list(self._parts.propose),

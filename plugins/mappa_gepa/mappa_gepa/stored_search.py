@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import msgspec
-
 from mappa.runs import PROMPT_ROUND_EVENT, RunReader
 from mappa.sessions import ComposedConfig, format_scalar, format_yaml, require_trusted, with_origin, write_mark
 from mappa_core import ConfigError, RunError
 from mappa_core.codec import from_json, to_json
-from mappa_core.files import storage_errors, write_atomic
+from mappa_core.files import damage_reported, read_text, write_file
 from mappa_gepa.options import ImproveOptions
 
 OPTIONS_NAME = "improve.json"
+MAX_OPTIONS_BYTES = 4 << 20
 CONFIG_NAME = "improved.yaml"
 PROMPTS_NAME = "prompts"
 LOG_NAME = "gepa.log"
@@ -34,7 +33,7 @@ class StoredSearch:
     def write(self, folder: Path) -> None:
         """Write it into the run folder, with a mark that this user wrote it."""
         text = to_json(self).decode()
-        write_atomic(folder / OPTIONS_NAME, text)
+        write_file(folder, OPTIONS_NAME, text)
         write_mark(folder / OPTIONS_NAME, text)
 
     @classmethod
@@ -43,10 +42,11 @@ class StoredSearch:
         neither wrote nor trusts it: the options of its proposer name hosts and keys."""
         path = folder / OPTIONS_NAME
         try:
-            text = path.read_text("utf-8")
-            search = from_json(cls, text)
-        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-            raise RunError(f"{folder} holds no search of prompts that could go on: {path}: {error}") from error
+            text = read_text(folder, OPTIONS_NAME, max_bytes=MAX_OPTIONS_BYTES)
+            with damage_reported(path):
+                search = from_json(cls, text)
+        except RunError as error:
+            raise RunError(f"{folder} holds no search of prompts that could go on: {error}") from error
         options = search.options
         named = (f"proposer={options.proposer}", *(f"proposer.{word}" for word in options.proposer_settings))
         require_trusted(path, text, (*named, f"weights={search.weights}"), trust=trust)
@@ -81,8 +81,6 @@ def write_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
     """Write prompts as a config file, to be laid over the recipe, and each as a Markdown file, in whose
     name the agent's is percent-encoded, as it may hold a slash."""
     agents = {agent: {"prompt": text} for agent, text in prompts.items()}
-    write_atomic(folder / CONFIG_NAME, format_yaml(with_origin({"agents": agents}, "mappa improve")))
-    with storage_errors(folder):
-        (folder / PROMPTS_NAME).mkdir(exist_ok=True)
+    write_file(folder, CONFIG_NAME, format_yaml(with_origin({"agents": agents}, "mappa improve")))
     for agent, text in prompts.items():
-        write_atomic(folder / PROMPTS_NAME / f"{quote(agent, safe=' ')}.md", text)
+        write_file(folder, f"{PROMPTS_NAME}/{quote(agent, safe=' ')}.md", text)

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from mappa_core import TrackedRun
+from mappa_core.files import open_log
 from mappa_trackers.options import OtelOptions
 
 MAX_QUEUED_SPANS = 20_000
@@ -66,9 +67,11 @@ class CountingExporter(SpanExporter):
 class _FileExporter(ConsoleSpanExporter):
     """Writes spans to a file, one JSON object a line."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+    def __init__(self, file: str, folder: Path) -> None:
+        path = Path(file)
+        if path.is_absolute():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open_log(path.parent, path.name) if path.is_absolute() else open_log(folder, path.as_posix())
         super().__init__(out=self._file, formatter=lambda span: span.to_json(indent=None) + os.linesep)
 
     def shutdown(self) -> None:
@@ -78,7 +81,7 @@ class _FileExporter(ConsoleSpanExporter):
 def open_exporter(options: OtelOptions, folder: Path) -> CountingExporter:
     """Open the exporter that the options name. Without an endpoint the library reads the environment."""
     if options.file is not None:
-        return CountingExporter(_FileExporter(folder / options.file), is_file=True)
+        return CountingExporter(_FileExporter(options.file, folder), is_file=True)
     return CountingExporter(OTLPSpanExporter(endpoint=options.endpoint), is_file=False)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import TrackedRun, Tracker
+from mappa_core.files import has_folder
 from mappa_trackers.optional_import import import_library
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class TensorBoardTracker(Tracker):
 
     def start(self, run: TrackedRun) -> None:
         folder = run.folder / DEFAULT_FOLDER if self._options.folder is None else Path(self._options.folder) / run.name
+        has_folder(folder.parent, folder.name)  # raises if it is a link, through which events would go elsewhere
         self._writer = self._library.SummaryWriter(str(folder), purge_step=run.done + 1 if run.done else None)
         settings = json.dumps(run.config, indent=2)
         self._writer.add_text("config", "".join(f"    {line}\n" for line in settings.splitlines()), run.done)

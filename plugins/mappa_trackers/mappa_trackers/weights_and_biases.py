@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import ConfigError, TrackedRun, Tracker
+from mappa_core.files import has_folder
 from mappa_trackers.optional_import import import_library
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class WandbTracker(Tracker):
 
     def start(self, run: TrackedRun) -> None:
         options = self._options
+        has_folder(run.folder, "wandb")  # raises if it is a link, through which the library would write elsewhere
         self._run = self._library.init(
             project=options.project,
             entity=options.entity,

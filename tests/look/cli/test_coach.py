@@ -197,7 +197,7 @@ def test_an_unknown_outcome_is_counted_and_is_no_wrong_action(unknown, run, told
         (["--coach", "strict"], "name what is labelled: --run RUN (one or more), --on"),
         (["--coach", "strict", "--run", "a", "--file", "b"], "name what is labelled"),
         (["--coach", "strict", "--run", "nowhere"], "nowhere is not a run folder"),
-        (["--coach", "strict", "--file", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--coach", "strict", "--file", "nowhere.jsonl"], "nowhere.jsonl is missing"),
         (["--run", "nowhere"], "name who is to be certified: --coach OFFER, --judges FILE of verdicts, or --jury FILE"),
         (["--coach", "strict", "--run", "nowhere", "--repeats", "0"], "Invalid value for '--repeats'"),
     ],

@@ -316,7 +316,7 @@ def test_an_imported_run_certifies_a_coach_with_the_same_command(tmp_path, monke
     ("words", "says"),
     [
         (["--on", "who-and-when"], "--on names a public set and --data its files: give both"),
-        (["--on", "who-and-when", "--data", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
+        (["--on", "who-and-when", "--data", "nowhere.jsonl"], "nowhere.jsonl is missing"),
         (["--run", "a", "--on", "who-and-when", "--data", "b"], "name what is labelled"),
         (["--file", "x.jsonl", "--truth", "shown"], "--truth and --labeller are for labelled runs"),
     ],

@@ -55,7 +55,7 @@ def _record_stats(run: Path) -> list[tuple[int, int]]:
     found = []
     for name in RECORD_FILES:
         try:
-            status = (run / name).stat()
+            status = (run / name).stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
         found.append((status.st_mtime_ns, status.st_size))
@@ -67,4 +67,7 @@ def _find_runs(path: Path) -> tuple[Path, ...]:
 
 
 def _start_time(run: Path) -> int:
-    return (run / "config.yaml").stat().st_mtime_ns if (run / "config.yaml").is_file() else 0
+    try:
+        return (run / "config.yaml").stat(follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return 0

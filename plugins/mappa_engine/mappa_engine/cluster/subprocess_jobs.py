@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mappa_core import ConfigError
 from mappa_core.engine import EngineLost
+from mappa_core.files import open_log
 from mappa_engine.cluster.actors import Actor, RayActors, ReservedBundle
 
 RESERVE_TIMEOUT_S = 120.0
@@ -41,7 +42,7 @@ class SubprocessActor:
         # Packages that were uploaded to Ray are on the path of this process alone.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", "mappa", *arguments]
-        with Path(log).open("ab") as output:
+        with open_log(Path(log).parent, Path(log).name) as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,10 +16,11 @@ from mappa_core.engine import PolicySpec, Receipt, TrainSection
 from mappa_engine.adapters import base_weights
 from mappa_engine.checkpoint import (
     OPTIMISER_FILE,
-    STATE_FILE,
     VALUE_HEAD_PREFIX,
     WEIGHTS_FILE,
+    SavedCounts,
     StoredTensors,
+    check_moments,
     check_shapes,
     has_tensors,
     load_start_weights,
@@ -120,24 +120,23 @@ class Policy:
         write_tensors(((name, weights[name].to(stored)) for name in sorted(weights)), folder / WEIGHTS_FILE)
         if self.optimiser is not None:
             write_tensors(sorted(self.optimiser.moments().items()), folder / OPTIMISER_FILE)
-        (folder / STATE_FILE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
+        SavedCounts(version=self.version, steps=self.steps).write(folder)
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. A policy that is only sampled restores the weights alone."""
         if not self.trained:
             return
-        if not (folder / STATE_FILE).is_file():
-            raise RunError(f"{folder}: the checkpoint has no policy {self.name!r}; were its policies others?")
+        counts = SavedCounts.read(folder, self.name)
         with StoredTensors(folder / WEIGHTS_FILE) as weights, StoredTensors(folder / OPTIMISER_FILE) as moments:
             check_shapes(weights.shapes, self._shapes(), folder, model_name=self.base.model_name)
             if self.optimiser is None:
                 self._copy_weights(weights)
             elif has_tensors(folder / OPTIMISER_FILE):
+                check_moments(moments, weights.shapes, steps=counts.steps)
                 self.optimiser.restore(weights, moments)
             else:
                 raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-        state = json.loads((folder / STATE_FILE).read_text())
-        self.version, self.steps = state["version"], state["steps"]
+        self.version, self.steps = counts.version, counts.steps
 
     def _load_start(self, folder: Path) -> None:
         self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))

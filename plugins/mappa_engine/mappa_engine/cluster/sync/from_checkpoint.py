@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mappa_core import RunError
 from mappa_engine.arrays import Float32, Int32
-from mappa_engine.checkpoint import STATE_FILE, VALUE_HEAD_PREFIX, WEIGHTS_FILE, StoredTensors
+from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, SavedCounts, StoredTensors
 from mappa_engine.cluster.sync.buckets import Bucket, NamedTensor
 from mappa_engine.cluster.sync.sender import BucketSender
 from mappa_engine.cluster.sync.transfer_records import SentWeights
@@ -57,7 +55,4 @@ class CheckpointWeights:
 
 def checkpoint_version(folder: Path) -> int:
     """Read the version of the policy in a checkpoint's folder. Raises RunError where there is none."""
-    if not (folder / STATE_FILE).is_file():
-        raise RunError(f"{folder}: there is no policy of that name in the checkpoint; were its policies others?")
-    version: int = json.loads((folder / STATE_FILE).read_text())["version"]
-    return version
+    return SavedCounts.read(folder, folder.name).version
