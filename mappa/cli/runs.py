@@ -205,7 +205,9 @@ def verdict_headline(verdict: Verdict) -> str:
 def label_headline(label: Label) -> str:
     """Describe a label: the labeller, and the label of the agent or action."""
     if label.kind == "guilt":
-        return f"label of {label.labeller}: {label.agent} is to blame{'' if label.step is None else ', in this step'}"
+        kind = "" if label.category is None else f" ({label.category})"
+        at = "" if label.step is None else ", in this step"
+        return f"label of {label.labeller}: {label.agent} is to blame{at}{kind}"
     value = "no value" if label.value is None else QUALITIES.get(label.value, f"{label.value:g}")
     return f"label of {label.labeller}: {'the whole is ' if label.step is None else ''}{value}"
 
