@@ -1,7 +1,6 @@
 """For authors of coaches: reports of coaches on themselves, fences around data of strangers, and what is scored."""
 
 from mappa_core.coaching.categories import CATEGORIES as CATEGORIES
-from mappa_core.coaching.categories import Category as Category
 from mappa_core.coaching.data_fences import fence_lines as fence_lines
 from mappa_core.coaching.data_fences import new_nonce as new_nonce
 from mappa_core.coaching.data_fences import prefix_lines as prefix_lines

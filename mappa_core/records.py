@@ -224,9 +224,8 @@ class Verdict:
     """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
     A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
-    names the agent at fault, or one of `BLAME_BESIDE_AGENTS`; None: unknown. `category` is the kind of failure
-    (`mappa_core.coach.CATEGORIES`). `suspicion` orders the actions of a trajectory by where to look first, without a
-    unit and without an accusation. `correction` is a complete better action. `raw_score`: before correction.
+    names the agent at fault, or one of `BLAME_BESIDE_AGENTS`; None: unknown. `category`: see `coach.CATEGORIES`.
+    `suspicion` ranks the actions of a trajectory by where to look first. `correction` is a complete better action.
 
     `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
     (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a

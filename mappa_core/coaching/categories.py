@@ -25,7 +25,7 @@ CATEGORIES: Mapping[str, Category] = {
             name="disobedience",
             meaning="an instruction, a policy or the own role was not kept",
             mast=("1.1", "1.2"),
-            agentrx=("Instruction/Plan Adherence Failure",),
+            agentrx=("Instruction/Plan Adherence Failure", "Instruction Adherence Failure"),
         ),
         Category(
             name="misplanning",

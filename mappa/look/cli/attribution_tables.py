@@ -29,6 +29,7 @@ NOTES = {
     "first three": "the decisive step is among the first three of the ranking",
     "accused agent": "accusations alone: how many, and how many of these are right",
     "accused step": "accusations alone: the accused action is the decisive one",
+    "kind of failure": "of accusations: the label's own word, or what MAST or AgentRx call it",
     "step labels": "1, 0 or -1 by thirds of the points",
     "first error": "the first action that is labelled -1, or that there is none",
 }

@@ -23,7 +23,7 @@ from mappa_core import MAX_SCORE, NOBODY, Verdict
 
 TASKS = (
     "guilty agent", "guilty agent, by all labellers", "decisive step", "decisive step, by all labellers",
-    "within one step", "first three", "accused agent", "accused step", "step labels", "first error",
+    "within one step", "first three", "accused agent", "accused step", "kind of failure", "step labels", "first error",
 )  # fmt: skip
 """What is asked of a coach about a run. Where several people labelled it, an answer that one of them gave is right; by
 all labellers it is only where all gave it."""
@@ -33,15 +33,16 @@ _TINY = 1e-9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """What a coach says of a run. `agent` may be `nobody`; `ranking` are positions, most suspicious first; `accused` is
-    the position of the accusation and `accused_agent` whom it blames. `values` are by position, `missing` counts
-    actions without a score. `has_pick` and `settled` say whether there is an answer about guilt and about the first
-    error; `confidence` that the accused step is at fault is 0-1, from its score."""
+    the position of the accusation, `accused_agent` whom it blames and `category` the kind of failure. `values` are by
+    position, `missing` counts actions without a score. `has_pick` and `settled` say whether there is an answer about
+    guilt and about the first error; `confidence` that the accused step is at fault is 0-1, from its score."""
 
     agent: str | None
     position: int | None
     ranking: tuple[int, ...]
     accused: int | None
     accused_agent: str | None
+    category: str | None
     has_pick: bool
     values: Mapping[int, float]
     first_error: int | None
@@ -63,6 +64,7 @@ class Grade:
     three: float | None = None
     accused_agent: float | None = None
     accused_step: float | None = None
+    category: float | None = None
     agent_by_all: float | None = None
     step_by_all: float | None = None
 
@@ -96,6 +98,7 @@ def attribute(run: LabelledRun, verdicts: Sequence[Verdict]) -> Attribution:
         ranking=ranking,
         accused=accused,
         accused_agent=None if accused is None else verdicts[accused].blame or run.steps[accused].agent,
+        category=None if accused is None else verdicts[accused].category,
         has_pick=bool(ranking or scores),
         values=values,
         first_error=first_error,
@@ -131,7 +134,7 @@ def _accuses(verdict: Verdict) -> bool:
 def grade(run: LabelledRun, said: Attribution) -> Grade:
     """Hold an answer against the labels of its run."""
     guilt, labelled = run.guilt, run.qualities
-    agent = step = near = three = agent_by_all = step_by_all = accused_agent = accused_step = None
+    agent = step = near = three = agent_by_all = step_by_all = accused_agent = accused_step = category = None
     if guilt is not None and said.has_pick:
         agent = float(said.agent in guilt.agents) if guilt.agents else None
         step, near = grade_position(guilt.positions, said.position) if guilt.positions else (None, None)
@@ -143,6 +146,8 @@ def grade(run: LabelledRun, said: Attribution) -> Grade:
     if guilt is not None and said.accused is not None:
         accused_agent = float(said.accused_agent in guilt.agents) if guilt.agents else None
         accused_step = float(said.accused in guilt.positions) if guilt.positions else None
+    if run.categories and said.category is not None:
+        category = float(said.category in run.categories)
     values = [
         float(said.values[position] == value) if position in said.values else None
         for position, value in labelled.items()
@@ -157,6 +162,7 @@ def grade(run: LabelledRun, said: Attribution) -> Grade:
         three=three,
         accused_agent=accused_agent,
         accused_step=accused_step,
+        category=category,
         agent_by_all=agent_by_all,
         step_by_all=step_by_all,
     )

@@ -34,6 +34,7 @@ _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = 
     "first three": lambda run, one: [one.three] if run.guilt and run.guilt.positions else [],
     "accused agent": lambda run, one: [one.accused_agent] if run.guilt and run.guilt.agents else [],
     "accused step": lambda run, one: [one.accused_step] if run.guilt and run.guilt.positions else [],
+    "kind of failure": lambda run, one: [one.category] if run.categories else [],
     "step labels": lambda run, one: one.values,
     "first error": lambda run, one: [one.first_error] if run.qualities else [],
 }

@@ -5,6 +5,7 @@ Labels stand beside the scenes, never in them: what a coach is given here holds 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from mappa.look.importing.trajectories import build_trajectories
 from mappa.runs import RunReader
 from mappa.session.stored_runs import RecordedScenes
 from mappa_core import ConfigError, Role, RunError, Scene, Step, Task, Trajectory
+from mappa_core.coach import CATEGORIES
 from mappa_core.plugins import Registry
 from mappa_core.records import Label
 
@@ -31,6 +33,11 @@ NO_LABEL = "without a label"
 NO_ACTION = "without an action"
 _SEED = 0
 """Fixed, so that a limit always samples the same runs."""
+
+
+def _fold(text: str) -> str:
+    """A name of a kind of failure without case and punctuation, in which files differ."""
+    return re.sub(r"[^\w.]+", " ", text).strip().casefold()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,16 @@ class LabelledRun:
             for label in self.labels
             if label.kind == "quality" and label.step is not None and label.value is not None
         }
+
+    @cached_property
+    def categories(self) -> frozenset[str]:
+        """The kinds of failure that the labels name, by our names."""
+        labelled = {_fold(label.category) for label in self.labels if label.category is not None}
+        return frozenset(
+            name
+            for name, category in CATEGORIES.items()
+            if labelled & set(map(_fold, (name, *category.mast, *category.agentrx)))
+        )
 
     @property
     def first_error(self) -> int | None:

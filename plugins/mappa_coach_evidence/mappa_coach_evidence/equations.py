@@ -88,10 +88,10 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equation:
-    """An equation as it is `written`, the `value` of its left side, the one that is `claimed`, and whether they agree
-    as exactly as they are written."""
+    """The `text` of an equation, the `value` of its left side, the one that is `claimed`, and whether they agree as
+    exactly as they are written."""
 
-    written: str
+    text: str
     value: float
     claimed: float
     holds: bool
@@ -152,7 +152,7 @@ def equations(text: str) -> Iterator[Equation]:
             if not _RESERVATIONS.isdisjoint(re.findall(r"[a-z]+", behind.partition("\n")[0])):
                 continue
             yield Equation(
-                written=" ".join(plain[left.start : right.end].split()),
+                text=" ".join(plain[left.start : right.end].split()),
                 value=left.value,
                 claimed=right.value,
                 holds=_agree(left, right, approximate=approximate),

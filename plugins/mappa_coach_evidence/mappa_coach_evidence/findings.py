@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mappa_coach_evidence.transcript import Transcript
+from mappa_core.coach import CATEGORIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,10 @@ class Rule:
     category: str
     precision: float | None = None
     beside_record: bool = False
+
+    def __post_init__(self) -> None:
+        if self.category not in CATEGORIES:
+            raise ValueError(f"{self.name}: {self.category!r} is no kind of failure")
 
     @property
     def hard(self) -> bool:

@@ -2,7 +2,7 @@
 
 An execution is a tool call of a step with its result, or the answer to a call that the workflow itself made, or, in
 conversations that were imported as text, a message of AutoGen's executors, which answers the latest fenced program
-before it. Whoever else writes in that form only writes.
+before it. Another agent that writes in that form only writes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from mappa_coach_evidence.equations import equations, wrong_equations
 
 
 def wrong(text):
-    return [equation.written for equation in wrong_equations(text)]
+    return [equation.text for equation in wrong_equations(text)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -327,3 +328,27 @@ async def test_a_coach_that_asks_a_provider_is_not_paid_for_runs_without_texts(t
         await evaluate_attribution(
             [(NamedCoach(name="paid", coach=Paid()),)], runs, JudgingLimits(concurrency=1, timeout_s=1)
         )
+
+
+def test_accusations_and_the_ranking_are_graded_apart():
+    run = labelled(agents="abcd", guilty=("c", 2))
+    verdicts = [replace(Verdict.abstained("-"), suspicion=float(9 - place)) for place in range(4)]
+    silent = grade(run, attribute(run, verdicts))
+    assert (silent.step, silent.three, silent.accused_step, silent.accused_agent) == (0.0, 1.0, None, None)
+    verdicts[2] = replace(Verdict.scored(1, "-", blame="c"), suspicion=0.0, category="invention")
+    accusing = grade(run, attribute(run, verdicts))
+    assert (accusing.step, accusing.three, accusing.accused_step, accusing.accused_agent) == (0.0, 0.0, 1.0, 1.0)
+    environment = replace(Verdict.abstained("-"), blame="environment")
+    said = attribute(run, [environment, *verdicts[:3]])
+    assert (said.accused, said.accused_agent) == (3, "c")
+
+
+def test_kinds_of_failure_are_compared_by_what_each_taxonomy_calls_them():
+    run = labelled(agents="ab", guilty=("a", 0))
+    verdict = replace(Verdict.scored(1, "-", blame="a"), category="disobedience")
+    for word, right in (
+        ("Instruction Adherence Failure", 1.0), ("1.1", 1.0), ("disobedience", 1.0), ("Invalid Invocation", 0.0),
+        ("something else", None),
+    ):  # fmt: skip
+        named = replace(run, labels=(replace(run.labels[0], category=word),))
+        assert grade(named, attribute(named, [verdict, Verdict.abstained("-")])).category == right

@@ -33,14 +33,12 @@ _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?
 def wrong_sums(transcript: Transcript) -> Iterator[Finding]:
     """Equations that do not hold when they are computed again: the first action that states each."""
     stated: set[str] = set()
-    given = {wrong.written for wrong in wrong_equations(transcript.task)}
+    given = {wrong.text for wrong in wrong_equations(transcript.task)}
     for entry in transcript.spoken:
         for wrong in wrong_equations(without_code(entry.text)):
-            if entry.place is not None and wrong.written not in stated | given:
-                yield Finding(
-                    place=entry.place, reason=f"“{wrong.written}”, it says; the left side is {wrong.value:g}."
-                )
-            stated.add(wrong.written)
+            if entry.place is not None and wrong.text not in stated | given:
+                yield Finding(place=entry.place, reason=f"“{wrong.text}”, it says; the left side is {wrong.value:g}.")
+            stated.add(wrong.text)
 
 
 def wrong_days(transcript: Transcript) -> Iterator[Finding]:
