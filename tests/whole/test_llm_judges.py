@@ -102,7 +102,8 @@ def certify(server, tmp_path, capsys):
         else:
             settings = ["model.use=openai", *(f"model.options.{option}" for option in options)]
         asked = ["coach", "eval", "--on", "who-and-when", "--data", str(data), "--coach", coach, *settings]
-        assert main([*asked, *words, "--quiet"]) == 0
+        # Two of eight verdicts of a coach that is asked for each action fail: more than a tenth.
+        assert main([*asked, *words, "--quiet"]) == (3 if coach == "openai" else 0)
         return capsys.readouterr().out
 
     return command
