@@ -151,7 +151,12 @@ LOOKING = {
     "plan": ("plan", "--plugin", "mathchat", "--from", "RUN"),
 }
 """Commands that read records alone, and end well on any readable run."""
-ELSEWHERE = frozenset({"coach calibrate", "export", "view", "dsbench score", "dsbench unlearned", "sweep"})
+ELSEWHERE = frozenset(
+    {
+        "coach calibrate", "coach fit evidence", "coach label", "export", "view", "dsbench score", "dsbench unlearned",
+        "sweep",
+    }
+)  # fmt: skip
 """Commands that are tried by tests of their own, here or beside their features."""
 
 
@@ -244,6 +249,21 @@ def test_labels_of_a_strangers_run_are_read_without_its_workflow_unless_the_trut
     assert main([*words]) == 0, capsys.readouterr().err
     assert main([*words, "--truth", "shown"]) == 2
     assert GATED in capsys.readouterr().err
+    untouched(here, requests)
+
+
+def test_a_strangers_run_is_labelled_and_learned_from_without_its_workflow(here, asked, capsys, tmp_path):
+    url, requests = asked
+    run = hostile(here, url, "function", "unsafe")
+    with runs.open(run) as reader:
+        plays = [row.id for row in reader.trajectories.where(split="train")][:3]
+        agent = reader.trajectory(plays[0]).steps[0].agent
+    for play in plays:
+        words = ("coach", "label", str(run), "--play", play, "--who", agent, "--step", "1")
+        assert main([*words]) == 0, capsys.readouterr().err
+    fit = ("coach", "fit", "evidence", "--run", str(run), "--out", str(tmp_path / "weights.json"))
+    assert main([*fit]) in (0, 2), capsys.readouterr().err
+    assert GATED not in capsys.readouterr().err
     untouched(here, requests)
 
 
