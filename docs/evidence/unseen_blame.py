@@ -50,6 +50,9 @@ RULES = (
     ),
     "mappa_core/tools/error_texts.py",
 )
+"""The files that say what is evidence, and what it weighs."""
+FROZEN = "2ce8bbd0c937cc3e611938bf06504b13ba1dad4b58cd02b2b11445078ac97563"
+"""Their hash when they were frozen, before the unseen sets were judged."""
 OPEN = (
     "Who&When generated, development",
     "Who&When hand-crafted, development",
@@ -252,6 +255,8 @@ def main() -> None:
     parser.add_argument("--open", action="store_true", help="the sets that the rules were made on")
     parser.add_argument("--once", type=Path, metavar="FILE", help="all sets, the unseen ones among them, into FILE")
     chosen = parser.parse_args()
+    if chosen.once is not None and rules_hash() != FROZEN:
+        parser.error("the rules are not the frozen ones: what was looked at once would be looked at again")
     names = OPEN if chosen.once is None else (*OPEN, *UNSEEN)
     found = {}
     with TemporaryDirectory() as scratch:
