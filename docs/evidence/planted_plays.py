@@ -2,6 +2,8 @@
 
     python docs/evidence/planted_plays.py plays.jsonl [--plays 96] [--seed 0]
 
+Prints what the coach `evidence` says of them.
+
 A planner, a researcher with a look-up tool, a calculator, and a writer with a booking tool plan a trip. Names of
 places, prices, nights, and the ways in which things are said are drawn anew for each play. A third of the plays have no
 fault. The lines are conversations of OpenAI's form with `mistake_agent` and `mistake_step`, as `mappa import --format
@@ -14,7 +16,10 @@ import argparse
 import json
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from unseen_blame import build_plays, measure, show
 
 FAULTS = (
     "wrong sum",
@@ -242,6 +247,16 @@ def main() -> None:
         plays.append(write_play(number, fault, random))
     chosen.out.write_text("".join(json.dumps(play) + "\n" for play in plays), encoding="utf-8")
     print(f"{chosen.out}: {len(plays)} plays, {sum(play['planted'] == 'none' for play in plays)} without a fault")
+    lines = [
+        (
+            {**play, "number": number},
+            int(play["mistake_step"]) if "mistake_step" in play else None,
+            "mistake_step" not in play,
+        )
+        for number, play in enumerate(plays)
+    ]
+    with TemporaryDirectory() as scratch:
+        show("the coach `evidence` on them", measure(build_plays(lines, Path(scratch))))
 
 
 if __name__ == "__main__":

@@ -83,9 +83,17 @@ def rules_hash() -> str:
     return digest.hexdigest()
 
 
+LabelledLine = tuple[dict[str, Any], int | None, bool]
+"""A conversation, the number of the message that is labelled as decisive, and whether the play is right."""
+
+
 def read_plays(name: str, data: Path, scratch: Path) -> list[Play]:
     """The plays of a set, by its name."""
-    lines = list(_lines(name, data))
+    return build_plays(list(_lines(name, data)), scratch)
+
+
+def build_plays(lines: Sequence[LabelledLine], scratch: Path) -> list[Play]:
+    """The plays of labelled conversations, read as an import reads them, by way of a file in `scratch`."""
     path = scratch / "plays.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line, _, _ in lines), encoding="utf-8")
     mapping = LogMapping(messages="history", prompt="question", agent_from="name", task_id="number")
@@ -111,8 +119,7 @@ def read_plays(name: str, data: Path, scratch: Path) -> list[Play]:
     return plays
 
 
-def _lines(name: str, data: Path) -> Iterator[tuple[dict[str, Any], int | None, bool]]:
-    """Conversations, the number of the message that is labelled as decisive, and whether the play is right."""
+def _lines(name: str, data: Path) -> Iterator[LabelledLine]:
     if name.startswith("Who&When"):
         for number, row in enumerate(_rows(data, "who_and_when")):
             generated = row["source"].startswith("Algorithm")
@@ -146,7 +153,7 @@ def _lines(name: str, data: Path) -> Iterator[tuple[dict[str, Any], int | None, 
             yield _line(number, row["info"]["task"]["instruction"], _named(row["traj"])), step - 1, False
 
 
-def _chain(number: int, problem: str, steps: Sequence[str], label: int) -> tuple[dict[str, Any], int | None, bool]:
+def _chain(number: int, problem: str, steps: Sequence[str], label: int) -> LabelledLine:
     history = [{"role": "user", "name": "user", "content": problem}]
     history += [{"role": "assistant", "name": "solver", "content": step} for step in steps]
     return _line(number, problem, history), None if label < 0 else label + 1, label < 0
