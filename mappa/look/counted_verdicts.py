@@ -65,6 +65,12 @@ def count_failures(rows: Sequence[VerdictRow], metric: str) -> int:
     return len({row.trajectory for row in rows if _failed(row, metric)})
 
 
+def count_unblamed(rows: Sequence[VerdictRow], metric: str) -> int:
+    """Count those of `count_failures` in which no verdict blames anybody: it cannot be said who failed."""
+    failed = {row.trajectory for row in rows if _failed(row, metric)}
+    return len(failed - {row.trajectory for row in rows if row.verdict.blame not in (None, NOBODY)})
+
+
 def _failed(row: VerdictRow, metric: str) -> bool:
     return metric in row.outcome and row.outcome[metric] < 1.0
 

@@ -12,6 +12,7 @@ from mappa.cli.formats import format_problem_count
 from mappa.look.counted_verdicts import (
     AgentVerdicts,
     count_failures,
+    count_unblamed,
     latest_counted,
     summarize_verdicts,
     with_counted_verdicts,
@@ -55,6 +56,8 @@ class RunSection:
     judged: Sequence[AgentVerdicts]
     failures: int
     """Judged rollouts that did not succeed."""
+    unblamed: int
+    """Those of them in which no verdict blames anybody."""
     charts: Sequence[Chart]
     drift: DriftHistory
     warnings: Sequence[RaisedWarning]
@@ -108,6 +111,7 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
             summary=with_counted_verdicts(summary, reader),
             judged=summarize_verdicts(counted, metric),
             failures=count_failures(counted, metric),
+            unblamed=count_unblamed(counted, metric),
             results=[] if summary.eval is None else tabulate_results(summary.eval),
             charts=build_training_charts(summary, iterations, evaluations) if iterations or evaluations else [],
             drift=drift,

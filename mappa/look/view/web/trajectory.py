@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mappa.cli.runs import label_headline
+from mappa.look.shortlist import MAX_SUSPECTS, rank_suspects
 from mappa.look.view.web.lineage import build_lineage_graph
 from mappa.look.view.web.trajectories import find_neighbours, first_words, parse_filters
 from mappa.runs import RunReader
-from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Verdict
+from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Trajectory, Verdict
 from mappa_core.records import Label
 from mappa_core.tools.parse_calls import unanswered_calls, unquoted_arguments
 
@@ -86,11 +87,19 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
         "actions": actions,
         "colours": colours,
         "graph": build_lineage_graph(found.steps),
+        "suspects": _find_suspects(found),
         "blamed": Counter(name for action in actions for name in action.blamed).most_common(),
         "labels": _headlines(labels, None),
         "newer": newer,
         "older": older,
     }
+
+
+def _find_suspects(found: Trajectory) -> list[tuple[Step, Verdict]]:
+    """Where to look first, if a coach ranks the actions: those it suspects most, with what speaks for each."""
+    steps = {step.id: step for step in found.steps}
+    ranked = [verdict for verdict in rank_suspects(found) if verdict.suspicion is not None]
+    return [(steps[verdict.step], verdict) for verdict in ranked[:MAX_SUSPECTS]]
 
 
 def build_prompt(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
