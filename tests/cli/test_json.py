@@ -17,6 +17,7 @@ WITHOUT = {
     "view": "serves a page",
     "export": "writes files that other libraries read",
     "gateway": "shows requests as they come; `runs trace --json` has them of the run that it names",
+    "coach label": "asks a person; `observe --json` has the labels",
     "dsbench warm-start": "writes the models that the package ships",
     "mathchat warm-start": "writes the models that the package ships",
     "mathchat prepare": "writes manifest.json, which says all that it prints",

@@ -16,7 +16,10 @@ def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--guilt-reason", metavar="KEY", help="A label: why."),
         click.option("--guilt-category", metavar="KEY", help="A label: what kind of failure it is."),
         click.option(
-            "--labels", metavar="[NAME=]FILE", multiple=True, help="Labels of labeller NAME, line by line; repeatable."
+            "--labels",
+            metavar="[NAME=]FILE",
+            multiple=True,
+            help="Labels of labeller NAME, line by line; may be repeated.",
         ),
         click.option("--labels-of", metavar="KEY", help="The rollout that a line of labels is about."),
         click.option("--labelled-by", metavar="KEY", help="Who labelled, where lines of one file differ in it."),

@@ -20,7 +20,7 @@ from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa.cli.tables import columns_table
 from mappa.look.cli.verdict_tables import check_answered
 from mappa_core import ConfigError, Split
-from mappa_core.redaction import clean_line
+from mappa_core.redaction import clean_line, clean_name
 
 if TYPE_CHECKING:
     from mappa.config.compose import ComposedConfig
@@ -191,7 +191,7 @@ def _show_blame_beside_agents(console: Console, diagnosis: Diagnosis) -> None:
         console.print(f"the {name} is to blame in {count} of {diagnosis.looked_at}", highlight=False, soft_wrap=True)
     if diagnosis.categories:
         counts = sorted(diagnosis.categories.items(), key=lambda item: (-item[1], item[0]))
-        kinds = ", ".join(f"{name} {count}" for name, count in counts)
+        kinds = ", ".join(f"{clean_name(name)} {count}" for name, count in counts)
         console.print(f"kinds of failure: {kinds}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -201,10 +201,10 @@ def _show_suspects(console: Console, diagnosis: Diagnosis) -> None:
         return
     console.print("\n[bold]where to look first[/]  [dim]the most suspicious actions; nobody is accused by it[/]")
     for suspects in diagnosis.suspects:
-        console.print(suspects.trajectory, markup=False, highlight=False, soft_wrap=True)
+        console.print(clean_name(suspects.trajectory), markup=False, highlight=False, soft_wrap=True)
         for place, verdict in enumerate(suspects.verdicts, 1):
-            said = f"   {place}. {verdict.step.rpartition('/')[2]}  {verdict.reasoning}"
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            said = f"{place}. {verdict.step.rpartition('/')[2]}  {verdict.reasoning}"
+            console.print(f"   {clean_line(said)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_label(label: Label, step: str) -> str:

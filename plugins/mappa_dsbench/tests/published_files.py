@@ -14,7 +14,7 @@ VALUES = {
     "probability": ("0", "1"),
     "label": ("0", "1"),
     "level": ("3", "5", "8"),
-    "ranking": ("Dengue", "Rift_Valley_fever"),
+    "ranking": ("Dengue", "Rift_Valley_fever", "Malaria", "Zika", "Chikungunya"),
     "number": ("1.5", "-0.25", "3"),
     "count": ("0", "12.5"),
     "words": ('so "very", very good', "two\nlines", ""),
