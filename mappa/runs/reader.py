@@ -204,7 +204,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def task(self, trajectory: str) -> Task:
         """The task of a trajectory; of its files only the names. Raises RunError for an unknown id."""
         (body,) = self._known("trajectory", "SELECT task FROM trajectories WHERE id = ?", trajectory)
-        return queries.read_task(self._database, body)
+        return queries.unpack_task(self._database, body)
 
     def step(self, identity: str) -> Step:
         """One action. Raises RunError for an unknown id."""

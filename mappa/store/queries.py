@@ -57,7 +57,7 @@ def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
     identity, task, sample, iteration, outcome, error, seconds, _ = database.check(row, _TRAJECTORY)
     return Trajectory(
         id=identity,
-        task=read_task(database, task),
+        task=unpack_task(database, task),
         sample=sample,
         iteration=iteration,
         outcome=load_outcome(database, outcome),
@@ -66,7 +66,7 @@ def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
     )
 
 
-def read_task(database: Database, text: str) -> Task:
+def unpack_task(database: Database, text: str) -> Task:
     """A recorded task with the names of its files alone. Their paths are those of the machine where it was played, and
     a stranger's could name any file of this one; `mappa.session.source_tasks` finds those that may be opened."""
     task: Task = database.unpack(Task, text)
