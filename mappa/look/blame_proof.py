@@ -99,7 +99,8 @@ async def prove_blame(
     Actions are sampled with the run's last checkpoint or, where it has none, its start models.
 
     Raises:
-        RunError: the run holds no failed plays, or was imported, so that nothing can be played on.
+        RunError: the run holds no failed plays, or was imported, so that nothing can be played on; or a task has
+            files, and the run's source has no such task.
         ConfigError, PluginError: the config cannot be built.
     """
     composed.require_installed()
@@ -114,7 +115,10 @@ async def prove_blame(
         )
         if checkpoint is not None:
             await session.engine.load(checkpoint / POLICIES)
-        failed = _select_failed(reader, run, split, session.workflow.metric, limit)
+        tasks = session.source_tasks()
+        failed = [
+            tasks.renew(play, split) for play in _select_failed(reader, run, split, session.workflow.metric, limit)
+        ]
         folder = stack.enter_context(
             RunFolder.create(
                 Path(config.run.root),
@@ -134,7 +138,7 @@ async def prove_blame(
             on_providers((*session.providers, *named.coach.providers))
         if on_start is not None:
             on_start(len(ARMS) * len(failed))
-        scenes = StoredScenes.of(session.workflow, bench, config)
+        scenes = StoredScenes.of(session.workflow, bench, config, tasks)
         judge = TrajectoryJudge(named, scenes, limits)
         player = InterventionPlayer(session, folder, split, on_play)
         prover = _Prover(session.workflow.metric, player, Random(config.seed))

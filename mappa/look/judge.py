@@ -111,7 +111,8 @@ async def judge_run(
         on_verdict: called with every verdict.
 
     Raises:
-        RunError: the folder is in use, is not a run, or holds no such rollouts.
+        RunError: the folder is in use, is not a run, or holds no such rollouts; or a task has files, and the run's
+            source has no such task.
         ConfigError, PluginError: the coach cannot be built, or the run learned from no verdicts.
     """
     config = composed.config
@@ -123,6 +124,8 @@ async def judge_run(
         folder = stack.enter_context(RunFolder.open(path, scratch=scratch))
         folder.store.flush()
         rows = _select_rows(reader, path, split, iteration, limit)
+        # All of them before the first verdict, which may cost: a task that is not to be had stops everything.
+        tasks = {row.id: scenes.find_task(reader.task(row.id), row.split) for row in rows}
         ledger = Ledger(config.coach.spend_usd)
         judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
         if on_providers is not None:
@@ -133,7 +136,7 @@ async def judge_run(
         judging = _RunJudge(judge, scenes, credit, folder, limits, on_verdict)
         folder.store.record_event("judge", name=judging.name, split=split, coach=composed.document["coach"])
         passes = (
-            judging.judge_iteration(number, [reader.trajectory(row.id) for row in part])
+            judging.judge_iteration(number, [replace(reader.trajectory(row.id), task=tasks[row.id]) for row in part])
             for number, part in groupby(rows, key=lambda row: row.iteration)
         )
         await judge_in_turn([judge], passes)

@@ -202,9 +202,9 @@ class RunReader(AbstractContextManager["RunReader"]):
         return self._row(self._known("trajectory", f"{_SELECT_ROW} WHERE id = ?", identity))
 
     def task(self, trajectory: str) -> Task:
-        """The task of a trajectory. Raises RunError for an unknown id."""
+        """The task of a trajectory; of its files only the names. Raises RunError for an unknown id."""
         (body,) = self._known("trajectory", "SELECT task FROM trajectories WHERE id = ?", trajectory)
-        return self._database.unpack(Task, body)
+        return queries.unpack_task(self._database, body)
 
     def step(self, identity: str) -> Step:
         """One action. Raises RunError for an unknown id."""
@@ -229,7 +229,8 @@ class RunReader(AbstractContextManager["RunReader"]):
         )
 
     def trajectory(self, identity: str) -> Trajectory:
-        """One trajectory with its steps and verdicts, as far as recorded. Raises RunError for an unknown id."""
+        """One trajectory with its steps and verdicts, as far as recorded, and of its task's files the names. Raises
+        RunError for an unknown id."""
         with self._database.snapshot():
             row = self._known("trajectory", f"{queries.SELECT_TRAJECTORY} WHERE id = ?", identity)
             trajectory = queries.with_actions(self._database, queries.read_trajectory(self._database, row))

@@ -30,14 +30,14 @@ from mappa.session.policies import (
     find_teachers,
     policies_with_weights,
 )
+from mappa.session.source_tasks import SourceTasks, load_tasks
 from mappa.session.toolset import Toolset, open_tools
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.codec import check_record
 from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
-from mappa_core.errors import ConfigError, TaskError
+from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
     Coach,
@@ -54,7 +54,6 @@ from mappa_core.protocols import (
 )
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.redaction import clean_name, keep_environment
-from mappa_core.tools import task_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,27 +92,12 @@ class Session:
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
     def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
-        """Load the tasks of a split. Raises TaskError if there are fewer than `min_count`, two with the same id, or one
-        with a field of the wrong type or a file that cannot be used."""
-        tasks, where = tuple(self.source.load(split) or ()), f"tasks.use={self.config.tasks.use}"
-        if len(tasks) < min_count:
-            raise TaskError(
-                f"{where}: {len(tasks)} {split} tasks, at least {min_count} needed: look at tasks.options, or choose "
-                "another source"
-            )
-        seen: set[str] = set()
-        for task in tasks:
-            try:
-                task_files.resolve_task_files(check_record(Task, task, "load", TaskError).files)
-            except TaskError as error:
-                raise TaskError(f"{where}: the task {getattr(task, 'id', task)!r}: {error}") from error
-            if task.id in seen:
-                raise TaskError(
-                    f"{where}: the id {task.id!r} occurs twice among {split} tasks; results are kept by id, so each "
-                    "task needs its own"
-                )
-            seen.add(task.id)
-        return tasks
+        """Load the tasks of a split. Raises as `load_tasks`."""
+        return load_tasks(self.source, self.config, split, min_count)
+
+    def source_tasks(self) -> SourceTasks:
+        """Finds the tasks of stored trajectories in the source."""
+        return SourceTasks(self.config, self.workflow, lambda: self.source)
 
     def held_out(self) -> HeldOutTasks:
         """Tasks of evaluations, the same every time. Raises as `tasks` and `split_held_out`."""

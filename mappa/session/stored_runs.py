@@ -11,12 +11,13 @@ from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa.session.builder import check_prices
 from mappa.session.runtime import attach_cassette, open_batches
+from mappa.session.source_tasks import SourceTasks
 from mappa.session.toolset import build_tools
 from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Coach, Workflow
-from mappa_core.records import Role, Scene, Trajectory
+from mappa_core.records import Role, Scene, Task, Trajectory
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
@@ -31,6 +32,10 @@ class RecordedScenes:
     metric: str
     reference_for: Collection[str]
     """Agents whose coach may see the truth."""
+
+    def find_task(self, recorded: Task, split: str) -> Task:
+        """Return the task to judge by in place of a recorded one of a trajectory that is stored under `split`."""
+        return recorded
 
     def live(self, trajectory: Trajectory) -> tuple[Scene, ...]:
         """Scenes of all steps as their coaches saw them live, in order."""
@@ -49,13 +54,15 @@ class RecordedScenes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredScenes(RecordedScenes):
-    """Scenes with the truth as the workflow describes it. `bench` runs programs on the files that the run keeps."""
+    """Scenes with the truth as the workflow describes it. `bench` runs programs on the files that the run keeps, and
+    `tasks` finds the files that it was given."""
 
     workflow: Workflow
     bench: Bench
+    tasks: SourceTasks
 
     @classmethod
-    def of(cls, workflow: Workflow, bench: Bench, config: RunConfig) -> StoredScenes:
+    def of(cls, workflow: Workflow, bench: Bench, config: RunConfig, tasks: SourceTasks) -> StoredScenes:
         """The scenes of runs of a workflow with this config."""
         return cls(
             agents=workflow.agents,
@@ -63,7 +70,12 @@ class StoredScenes(RecordedScenes):
             reference_for=config.coach.reference_for,
             workflow=workflow,
             bench=bench,
+            tasks=tasks,
         )
+
+    def find_task(self, recorded: Task, split: str) -> Task:
+        """Return the task of the run's source. Raises as `SourceTasks.find`."""
+        return self.tasks.find(recorded, split)
 
     async def with_truth(self, scene: Scene) -> Scene:
         return await with_truth(scene, self.workflow, self.bench)
@@ -80,7 +92,8 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
         check_agent_names(config.workflow.use, workflow.agents)
         own = await build_tools(replace(config, tools=chosen), registry, stack)
         bench = ScratchRunner(own.tools, own.limits, own.retries, wait_s=RETRY_AFTER_S, archive=files)
-        yield StoredScenes.of(workflow, bench, config)
+        tasks = SourceTasks(config, workflow, lambda: registry.build("tasks", config.tasks.use, config.tasks.options))
+        yield StoredScenes.of(workflow, bench, config, tasks)
 
 
 @asynccontextmanager

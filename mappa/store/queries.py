@@ -57,13 +57,20 @@ def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
     identity, task, sample, iteration, outcome, error, seconds, _ = database.check(row, _TRAJECTORY)
     return Trajectory(
         id=identity,
-        task=database.unpack(Task, task),
+        task=unpack_task(database, task),
         sample=sample,
         iteration=iteration,
         outcome=load_outcome(database, outcome),
         error=load_error(database, error),
         seconds=0.0 if seconds is None else seconds,
     )
+
+
+def unpack_task(database: Database, text: str) -> Task:
+    """A recorded task with the names of its files alone. Their paths are those of the machine where it was played, and
+    a stranger's could name any file of this one; `mappa.session.source_tasks` finds those that may be opened."""
+    task: Task = database.unpack(Task, text)
+    return replace(task, files=dict.fromkeys(task.files, ""))
 
 
 def with_actions(database: Database, trajectory: Trajectory) -> Trajectory:

@@ -200,11 +200,11 @@ class Workflow(ABC):
         return None
 
     async def grade(self, text: str, task: Task) -> float:
-        """Grade a final answer by rule; `task.reference` is the ground truth."""
+        """Grade a final answer by rule; `task.reference` is the ground truth, a text."""
         raise NotImplementedError(f"{type(self).__name__} does not grade")
 
     async def grade_file(self, file: Path | None, task: Task) -> Mapping[str, float]:
-        """Grade a file that the team left, None if it left none; `task.reference` is the ground truth."""
+        """Grade a file that the team left, None if it left none; `task.reference` is the ground truth, or its path."""
         raise NotImplementedError(f"{type(self).__name__} grades no files")
 
     async def inspect(self, scene: Scene, bench: Bench, *, last: bool) -> Inspection | None:

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar
@@ -166,7 +166,8 @@ async def _label_run(
     async with open_shown_scenes(registry, folder, reader, truth=None, trust=trust) as scenes:
         for name in names:
             trajectory = reader.trajectory(name)
-            for scene in scenes.live(trajectory):
+            task = scenes.find_task(trajectory.task, reader.row(name).split)
+            for scene in scenes.live(replace(trajectory, task=task)):
                 label = _label(trajectory, scene.step.position, scenes.metric, label_source)
                 if label.value is None:
                     found.append((None, label.reason))

@@ -197,7 +197,8 @@ async def read_labelled_runs(
                     if is_imported(reader):
                         scenes = _build_scenes(trajectory, shown.agents, truth=truth, hindsight=hindsight)
                     else:
-                        scenes = await _show(shown, trajectory, hindsight=hindsight)
+                        task = shown.find_task(trajectory.task, row.split)
+                        scenes = await _show(shown, replace(trajectory, task=task), hindsight=hindsight)
                     runs.append(LabelledRun(name=f"{folder}:{row.id}", scenes=scenes, labels=tuple(own)))
     if not runs:
         raise RunError(f"no labelled rollout in {', '.join(map(str, folders))}")

@@ -97,7 +97,7 @@ async def run_crash_test(
         named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
-        scenes = StoredScenes.of(session.workflow, bench, config)
+        scenes = StoredScenes.of(session.workflow, bench, config, session.source_tasks())
         judge = TrajectoryJudge(named, scenes, limits)
         player = InterventionPlayer(session, folder, "eval", on_play)
         plays = await player.play_tasks(tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_programs_are_the_sampled_text_and_ran_in_a_cage(run: Path) -> None:
         if call.error is None:
             assert call.arguments["code"] in step.completion.text
             assert result.sandbox in ("bubblewrap", "landlock")
+
+
+def test_the_run_is_judged_again_on_the_tables_of_its_tasks(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert main(["judge", str(copy), "--coach", "dsbench-rules", "--limit", "2", "--quiet"]) == 0
+    with RunReader(copy) as reader:
+        verdicts = [row.verdict for row in reader.verdicts]
+    scores = {(one.step, one.phase): one.score for one in verdicts}
+    again = {step: score for (step, phase), score in scores.items() if phase == "again"}
+    assert again and again == {step: scores[step, "live"] for step in again}
 
 
 def test_the_stored_run_can_be_observed_reported_and_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
