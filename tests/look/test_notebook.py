@@ -100,7 +100,7 @@ def test_a_run_shows_its_rollouts_also_before_it_has_a_summary(tmp_path):
 
 def test_a_run_that_was_judged_afterwards_shows_these_verdicts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Forty."}]
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "3 * 4 = 13."}]
     (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said}))
     assert main(["import", "log.jsonl", "--name", "mine"]) == 0
     assert main(["judge", "runs/mine", "--coach", "evidence", "--quiet"]) == 0

@@ -221,7 +221,7 @@ def test_a_sweep_of_a_stranger_starts_nothing_until_it_is_trusted(doubles, insid
     # Of one's own it goes on, whatever became of its runs.
     assert main(["sweep", "--resume", str(folder), "--quiet"]) == 0
     capsys.readouterr()
-    for name, old, new in (("config.yaml", "right: 10.0", "right: 9.0"), ("sweep.json", "arm1-s0", "../elsewhere")):
+    for name, old, new in (("config.yaml", "right: 10.0", "right: 9.0"), ("sweep.json", "arm1-s0", "arm9-s0")):
         text = (folder / name).read_text()
         assert old in text
         (folder / name).write_text(text.replace(old, new))
