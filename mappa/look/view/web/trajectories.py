@@ -91,8 +91,12 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
 
 
 def first_words(prompt: str) -> str:
-    """The beginning of a task's text, on one line."""
-    return " ".join(prompt[: 4 * MAX_WORDS].split())[:MAX_WORDS]
+    """The beginning of a task's text, on one line, in whole words unless a word is longer than that."""
+    text = " ".join(prompt[: 4 * MAX_WORDS].split())
+    if len(text) <= MAX_WORDS:
+        return text
+    head, _, _ = text[:MAX_WORDS].rpartition(" ")
+    return f"{head or text[: MAX_WORDS - 1]}…"
 
 
 def count_newer(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
