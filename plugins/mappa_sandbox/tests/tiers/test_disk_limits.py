@@ -277,10 +277,12 @@ print("made", made > 0)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock", "none"])
-async def test_programs_that_make_and_remove_folders_all_the_time_are_not_stopped(tmp_path, open_cage, sandbox):
+@pytest.mark.parametrize("programs", [12, pytest.param(200, marks=pytest.mark.soak)])
+async def test_programs_that_make_and_remove_folders_all_the_time_are_not_stopped(
+    tmp_path, open_cage, sandbox, programs
+):
     """More programs at once than processors, so that a look at their folders takes long."""
     tool = PythonTool(PythonOptions(sandbox=sandbox, workers=8, allow_unsafe=sandbox == "none"))
     await open_cage(tool, sandbox)
@@ -288,6 +290,6 @@ async def test_programs_that_make_and_remove_folders_all_the_time_are_not_stoppe
     async def run_one(number: int):
         return await tool.call({"code": TEMPORARY_FOLDERS}, FolderWorkspace(tmp_path / str(number)), ToolLimits())
 
-    results = await asyncio.gather(*(run_one(number) for number in range(200)))
+    results = await asyncio.gather(*(run_one(number) for number in range(programs)))
     await tool.close()
     assert [result for result in results if (result.status, result.stdout) != ("ok", "made True\n")] == []
