@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jinja2
@@ -12,6 +13,7 @@ import numpy as np
 from mappa_core import Message, ToolCall, ToolSpec
 from mappa_core.engine import Completion, message_dict, split_calls, tool_schema
 from mappa_engine.arrays import Int32
+from mappa_engine.control_tokens import ControlTokens
 from mappa_engine.errors import ModelError
 
 _THINK_TAG = re.compile(r"</(think|thinking|thought|reasoning)>")
@@ -19,8 +21,8 @@ _PLACEHOLDER_ANSWER = "Answered."
 """Placeholder answer, rendered to find the token by which the template ends an answer."""
 _MAX_TAG_TOKENS = 16
 """Prompt tokens at the end that are searched for an open think tag: a tag is a few tokens at most."""
-_SENTINEL = "\U0010fffd"
-"""Delimiter of the numbers that replace control tokens while a template is rendered: a private-use character."""
+_TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What rendering raises: a template is a program, which adds a number to a text as others do."""
 
 
 class Chat:
@@ -40,9 +42,8 @@ class Chat:
         name = found.group(1) if found else "think"
         self._think = (f"<{name}>", f"</{name}>")
         self._calls = "<tool_call>" in template
-        control_tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        longest_first = sorted([*control_tokens, _SENTINEL], key=len, reverse=True)
-        self._control_pattern = re.compile("|".join(map(re.escape, longest_first)))
+        written = [*_sources(tokenizer), *self._sample_renderings()]
+        self._control = ControlTokens(tokenizer, written, model_name=model_name)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), kwargs: Mapping[str, Any] | None = None
@@ -52,39 +53,35 @@ class Chat:
         Only the template produces control tokens: `<|im_end|>` in the text of an agent, a tool or a task is tokenized
         as ordinary text, so no text can end its own message and impersonate another role.
         """
-        escaped_messages, control_texts = self._replace_control_tokens([message_dict(message) for message in messages])
+        schemas = [tool_schema(tool) for tool in tools]
+        (escaped, shown), replaced = self._control.replace([[message_dict(message) for message in messages], schemas])
+        text = self._apply(escaped, tools=shown or None, add_generation_prompt=True, **(kwargs or {}))
+        return np.asarray(self._control.tokenize(text, replaced), dtype=np.int32)
+
+    def _apply(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+        """Render with the chat template. Raises ModelError if it does not take these messages."""
         try:
-            text = self.tokenizer.apply_chat_template(
-                escaped_messages,
-                tools=[tool_schema(tool) for tool in tools] or None,
-                add_generation_prompt=True,
-                tokenize=False,
-                **(kwargs or {}),
-            )
-        except jinja2.TemplateError as error:
+            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+        except _TEMPLATE_ERRORS as error:
             raise ModelError(
                 f"{self._model_name}: its chat template refuses these messages: {error}. Check roles and order, or "
                 "choose a model whose template takes them."
             ) from error
-        parts = re.split(f"{_SENTINEL}([0-9]+){_SENTINEL}", text)
-        parts[1::2] = [control_texts[int(number)] for number in parts[1::2]]
-        tokens = [self._tokenize(part, spell_out=at % 2 == 1) for at, part in enumerate(parts)]
-        return np.concatenate([np.asarray(part, dtype=np.int32) for part in tokens])
+        return text
 
-    def _replace_control_tokens(self, messages: list[dict[str, Any]]) -> tuple[Any, list[str]]:
-        """Replace text that looks like a control token by numbered placeholders; return (messages, text per number)."""
-        numbers: dict[str, int] = {}
-
-        def replace_token(found: re.Match[str]) -> str:
-            return f"{_SENTINEL}{numbers.setdefault(found.group(), len(numbers))}{_SENTINEL}"
-
-        return _map_text(messages, lambda text: self._control_pattern.sub(replace_token, text)), list(numbers)
-
-    def _tokenize(self, text: str, *, spell_out: bool = False) -> list[int]:
-        """Tokenize `text`; with `spell_out`, text that looks like a control token becomes ordinary tokens."""
-        encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=spell_out, verbose=False)
-        found: list[int] = encoding["input_ids"]
-        return found
+    def _sample_renderings(self) -> Iterator[str]:
+        """Render a few conversations: a template may put a control token together from pieces (`'<|' + role + '|>'`).
+        Those that it refuses are left out."""
+        call = {"id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": {"word": "a"}}}
+        asked = [{"role": "user", "content": "?"}]
+        answered = [{"role": "assistant", "content": _PLACEHOLDER_ANSWER, "reasoning_content": "So."}]
+        called = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+        told = [{"role": "tool", "content": "b", "name": "look_up", "tool_call_id": "call00000"}]
+        shown = [tool_schema(ToolSpec(name="look_up", description="looks up", schema={"type": "object"}))]
+        for messages in ([{"role": "system", "content": "Be brief."}, *asked], asked + answered, asked + called + told):
+            for tools in (None, shown):
+                with suppress(ModelError):
+                    yield self._apply(messages, tools=tools, add_generation_prompt=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode `tokens` losslessly: special tokens are kept and spaces are not cleaned up."""
@@ -98,23 +95,17 @@ class Chat:
         not decode to `text` or would contain a control token. Raises ModelError if the template ends answers with none
         of `stops`.
         """
-        found = self._tokenize(text, spell_out=True)
-        if not set(found).isdisjoint({*self.tokenizer.all_special_ids, *stops}) or self.decode(found) != text:
+        found = self._control.spell_out(text)
+        if not stops.isdisjoint(found) or self.decode(found) != text:
             return None
         return np.asarray([*found, self._end_token(stops)], dtype=np.int32)
 
     def _end_token(self, stops: frozenset[int]) -> int:
         """Return the stop token by which the template ends an assistant message."""
         answered = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER_ANSWER}]
-        try:
-            text = self.tokenizer.apply_chat_template(answered, tokenize=False)
-        except jinja2.TemplateError as error:
-            raise ModelError(
-                f"{self._model_name}: its chat template refuses an answer: {error}. Choose a model whose template "
-                "takes one."
-            ) from error
+        text = self._apply(answered)
         _, answer, rest = text.rpartition(_PLACEHOLDER_ANSWER)
-        tokens = self._tokenize(rest) if answer else []
+        tokens = self._control.tokenize(rest, []) if answer else []
         end: int | None = next((token for token in tokens if token in stops), None)
         if end is None:
             raise ModelError(
@@ -154,10 +145,7 @@ def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str,
     return "".join([*visible, rest]).lstrip("\n"), "\n".join(thoughts)
 
 
-def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every string in the JSON value, keys included: an agent writes those of its arguments, too."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {change(key): _map_text(item, change) for key, item in value.items()}
-    return [_map_text(item, change) for item in value] if isinstance(value, list) else value
+def _sources(tokenizer: Any) -> list[str]:
+    """The sources of all templates of a tokenizer; some have one of its own for tools."""
+    templates = tokenizer.chat_template
+    return list(templates.values()) if isinstance(templates, dict) else [templates]
