@@ -102,18 +102,18 @@ class Chat:
 
     def _end_token(self, stops: frozenset[int]) -> int:
         """Return the stop token by which the template ends an assistant message."""
-        answered = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PLACEHOLDER_ANSWER}]
-        text = self._apply(answered)
-        _, answer, rest = text.rpartition(_PLACEHOLDER_ANSWER)
-        tokens = self._control.tokenize(rest, []) if answer else []
-        end: int | None = next((token for token in tokens if token in stops), None)
-        if end is None:
-            raise ModelError(
-                f"{self._model_name}: its chat template ends an answer with no token that ends sampling, so "
-                "corrections cannot be written as the policy would. Set train.supervised.weight=0, or mend the "
-                "template."
-            )
-        return end
+        asked = {"role": "user", "content": "?"}
+        answered = [asked, {"role": "assistant", "content": _PLACEHOLDER_ANSWER}]
+        # Some templates end no answer: the role of the next message is the stop token.
+        for messages in (answered, [*answered, asked]):
+            _, answer, rest = self._apply(messages).rpartition(_PLACEHOLDER_ANSWER)
+            for token in self._control.tokenize(rest, []) if answer else []:
+                if token in stops:
+                    return token
+        raise ModelError(
+            f"{self._model_name}: its chat template ends an answer with no token that ends sampling, so corrections "
+            "cannot be written as the policy would. Set train.supervised.weight=0, or mend the template."
+        )
 
     def reply(self, completion: Completion) -> Message:
         """Parse a completion into an assistant message: reasoning text separated, native tool calls parsed."""
