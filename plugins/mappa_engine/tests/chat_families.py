@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+ANSWER = "It is 7."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -22,6 +24,10 @@ class Family:
     call: str | None = None
     """How a model of the family writes a call of `look_up` with `CALL`, without the stop token; None: it drops tools
     or their results."""
+    answer: str = ANSWER
+    """How it writes `ANSWER`, likewise."""
+    reasoning: str | None = None
+    """What `call` says before the call."""
     system: bool = True
     spaces: bool = False
     """Whether words begin with a space, as in sentencepiece."""
@@ -359,6 +365,7 @@ FAMILIES = {
         special=_CHATML,
         plain=("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"),
         stops=("<|im_end|>",),
+        reasoning="Hm.",
         call=f"<think>\nHm.\n</think>\n\n<tool_call>\n{_JSON_CALL}\n</tool_call>",
     ),
     "qwen3-coder": Family(
@@ -407,6 +414,7 @@ FAMILIES = {
             "[/SYSTEM_PROMPT]",
         ),
         stops=("</s>",),
+        reasoning="Hm.",
         call='[THINK]Hm.[/THINK][TOOL_CALLS]look_up[ARGS]{"word": "42", "limit": 3}',
     ),
     "gemma2": Family(
@@ -463,6 +471,8 @@ FAMILIES = {
             "<|call|>",
         ),
         stops=("<|return|>", "<|call|>", "<|endoftext|>"),
+        answer=f"<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>{ANSWER}",
+        reasoning="Hm.",
         call="<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.look_up "
         '<|constrain|>json<|message|>{"word": "42", "limit": 3}',
     ),
@@ -483,6 +493,7 @@ FAMILIES = {
             "/nothink",
         ),
         stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        reasoning="Hm.",
         call="\n<think>Hm.</think>\n<tool_call>look_up\n<arg_key>word</arg_key>\n<arg_value>42</arg_value>\n"
         "<arg_key>limit</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
     ),
@@ -504,6 +515,8 @@ FAMILIES = {
         special=("<s>", "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"),
         plain=("<think>", "</think>", "<TOOLCALL>", "</TOOLCALL>"),
         stops=("<SPECIAL_12>",),
+        answer=f"So.\n</think>\n\n{ANSWER}",
+        reasoning="Hm.",
         call='Hm.\n</think>\n\n<TOOLCALL>[{"name": "look_up", "arguments": {"word": "42", "limit": 3}}]</TOOLCALL>',
     ),
     "smollm2": Family(template=SMOLLM2, special=(*_CHATML, "<repo_name>"), stops=("<|im_end|>",)),
