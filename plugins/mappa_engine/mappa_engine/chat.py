@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,8 @@ class Chat:
                 # Before a call harmony's template takes one text, and refuses two.
                 entry["thinking"] = "\n".join(filter(None, (entry["thinking"], entry["content"])))
                 entry["content"] = ""
+        if not self._probe.lone_calls:
+            write_lone_calls(entries)
         number_calls(entries, short=self._probe.short_ids)
         return entries
 
@@ -191,6 +194,16 @@ def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str,
         visible.append(before)
         thoughts.append(thought.strip("\n"))
     return "".join([*visible, rest]).lstrip("\n"), "\n".join(thoughts)
+
+
+def write_lone_calls(entries: Sequence[dict[str, Any]]) -> None:
+    """Turn calls that no result of a tool follows into text. A workflow may tell results in user messages, and some
+    templates (Mistral's) refuse these after a call: that an agent called a tool would end the run."""
+    roles = [*(entry["role"] for entry in entries[1:]), None]
+    for entry, following in zip(entries, roles, strict=True):
+        if "tool_calls" in entry and following != "tool":
+            calls = [json.dumps(call["function"], ensure_ascii=False) for call in entry.pop("tool_calls")]
+            entry["content"] = "\n".join(filter(None, [entry["content"], *calls]))
 
 
 def number_calls(entries: Sequence[dict[str, Any]], *, short: bool) -> None:

@@ -12,6 +12,8 @@ from mappa_engine.errors import ModelError
 
 _SENTINEL = "\U0010fffd"
 """Delimiter of the numbers that replace control tokens while a template is rendered: a private-use character."""
+_ANCHOR = f"{_SENTINEL}anchor{_SENTINEL}"
+"""Stands before a text that is tokenized alone: some tokenizers put a space before the first word of all."""
 _NUMBER = re.compile(f"{_SENTINEL}([0-9]+){_SENTINEL}")
 
 
@@ -86,8 +88,8 @@ class ControlTokens:
 
     def spell_out(self, text: str) -> list[int]:
         """Tokenize `text` into ordinary tokens, whatever it looks like."""
-        tokens: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        if self._ids.keys().isdisjoint(tokens):
+        _, *tokens = self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids
+        if self._ids.keys().isdisjoint(tokens) and self._plain.token_to_id(_ANCHOR) not in tokens:
             return tokens
         # The vocabulary holds the control token as a word, which its merges form.
         if len(text) == 1:
@@ -104,12 +106,15 @@ class ControlTokens:
 
     @cached_property
     def _plain(self) -> Any:
-        """The tokenizer without control tokens."""
+        """The tokenizer without control tokens, and with the anchor."""
         backend = self._tokenizer.backend_tokenizer
         state = json.loads(backend.to_str())
         for token in state["added_tokens"]:
             # The library splits special tokens only.
             token["special"] = token["id"] in self._ids
+        kind = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+        number = max([backend.get_vocab_size() - 1, *(token["id"] for token in state["added_tokens"])]) + 1
+        state["added_tokens"].append({"id": number, "content": _ANCHOR, **kind})
         plain = type(backend).from_str(json.dumps(state))
         plain.encode_special_tokens = True
         plain.no_truncation()

@@ -36,6 +36,8 @@ class TemplateProbe:
     system: bool
     calls: CallFormat | None
     """Parser of calls as the template writes them; None if it writes none, or in a form that is not known here."""
+    lone_calls: bool
+    """Whether it shows a call that a user message answers, instead of the result of a tool."""
     channels: bool
     """Whether a reply is a sequence of messages in channels (harmony)."""
     short_ids: bool
@@ -50,6 +52,7 @@ def probe_template(apply: Apply, *, channels: bool) -> TemplateProbe:
     offered = apply(_ASKED, _TOOLS, True)
     called = apply(_called(_IDENTITY), _TOOLS, False)
     told = apply(_told(_IDENTITY), _TOOLS, True)
+    alone = apply([*_called(_IDENTITY), {"role": "user", "content": _RESULT}], _TOOLS, True)
     reasoned = {key: apply(_reasoned(key), None, False) for key in _REASONING_KEYS}
     shown = [key for key, text in reasoned.items() if text is not None and _REASONS in text]
     texts = (briefed, offered, called, told, apply(_called(_IDENTITY), None, True), *reasoned.values())
@@ -59,6 +62,7 @@ def probe_template(apply: Apply, *, channels: bool) -> TemplateProbe:
         results=told is not None and _RESULT in told,
         system=briefed is not None and _BRIEF in briefed,
         calls=_find_format(offered, called, channels=channels),
+        lone_calls=alone is not None and _TOOL in alone.partition(_QUESTION)[2] and _RESULT in alone,
         channels=channels,
         short_ids=told is not None and apply(_told(_LONG_IDENTITY), _TOOLS, True) is None,
         reasoning_key=shown[0] if shown else _REASONING_KEYS[0],

@@ -29,8 +29,8 @@ class Family:
     reasoning: str | None = None
     """What `call` says before the call."""
     system: bool = True
-    spaces: bool = False
-    """Whether words begin with a space, as in sentencepiece."""
+    spaces: str | None = None
+    """How sentencepiece writes spaces: `replaced`; with one more before each text (`every`), or all (`first`)."""
 
 
 CALL = {"word": "42", "limit": 3}
@@ -45,8 +45,14 @@ def build(family: Family) -> PreTrainedTokenizerFast:
         vocabulary = {"▁": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}}
         vocabulary |= {chr(code): 224 + code for code in range(33, 127)}
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
-        tokenizer.normalizer = normalizers.Replace(" ", "▁")
-        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        if family.spaces == "first":
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        else:
+            begin = [normalizers.Prepend("▁")] if family.spaces == "every" else []
+            tokenizer.normalizer = normalizers.Sequence([*begin, normalizers.Replace(" ", "▁")])
+        parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        cut = [] if family.spaces == "replaced" else [decoders.Strip(" ", left=1)]
+        tokenizer.decoder = decoders.Sequence([*parts, *cut])
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
@@ -375,7 +381,7 @@ FAMILIES = {
         stops=("<|im_end|>",),
         call=_XML_CALL,
     ),
-    "llama2": Family(template=LLAMA2, special=("<unk>", "<s>", "</s>"), stops=("</s>",), spaces=True),
+    "llama2": Family(template=LLAMA2, special=("<unk>", "<s>", "</s>"), stops=("</s>",), spaces="every"),
     "llama3": Family(template=LLAMA3, special=_LLAMA3_TOKENS, stops=("<|eot_id|>",)),
     "llama3.1": Family(
         template=LLAMA31,
@@ -394,7 +400,7 @@ FAMILIES = {
         special=_MISTRAL_TOKENS,
         stops=("</s>",),
         call='[TOOL_CALLS] [{"name": "look_up", "arguments": {"word": "42", "limit": 3}, "id": "a1B2c3D4e"}]',
-        spaces=True,
+        spaces="first",
     ),
     "mistral-nemo": Family(
         template=MISTRAL,
@@ -423,21 +429,21 @@ FAMILIES = {
         plain=("\n\n", "  ", "<table>", "<b>"),
         stops=("<eos>", "<end_of_turn>"),
         system=False,
-        spaces=True,
+        spaces="replaced",
     ),
     "gemma3": Family(
         template=GEMMA3,
         special=("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
         plain=("\n\n", "  ", "<table>", "<b>"),
         stops=("<eos>", "<end_of_turn>"),
-        spaces=True,
+        spaces="replaced",
     ),
     "phi3.5": Family(
         template=PHI35,
         special=("<s>", "</s>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|system|>"),
         plain=("<|user|>",),
         stops=("<|endoftext|>", "<|end|>"),
-        spaces=True,
+        spaces="every",
     ),
     "phi4-mini": Family(
         template=PHI4_MINI,

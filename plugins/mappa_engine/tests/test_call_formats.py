@@ -78,10 +78,18 @@ def test_a_template_without_system_messages_is_refused(chats):
         chats["gemma2"].render([Message(role="system", content="Be brief."), *ASKED])
 
 
-def test_a_template_that_adds_a_mapping_to_a_text_is_an_input_error(chats):
-    called = Message(role="assistant", content="", tool_calls=(ToolCall(name="f", arguments={"a": 1}),))
-    with pytest.raises(ModelError, match="can only concatenate str"):
-        chats["deepseek-v3"].render([*ASKED, called])
+def test_a_template_that_adds_a_number_to_a_text_is_an_input_error():
+    tokenizer = build(FAMILIES["deepseek-v3"])
+    tokenizer.chat_template = "{{ messages[0].content + 1 }}"
+    with pytest.raises(ModelError, match="odd: its chat template refuses these messages: can only concatenate str"):
+        Chat(tokenizer, model_name="odd").render(ASKED)
+
+
+def test_a_call_that_a_template_cannot_write_is_text(chats):
+    """DeepSeek-V3's template adds the arguments, an object, to a text."""
+    called = Message(role="assistant", content="", tool_calls=(ToolCall(name="f", arguments={"a": "é"}),))
+    text = chats["deepseek-v3"].decode(chats["deepseek-v3"].render([*ASKED, called, *ASKED]))
+    assert '{"name": "f", "arguments": {"a": "é"}}' in text
 
 
 def test_a_template_whose_form_of_calls_is_not_known_is_refused():
@@ -103,6 +111,18 @@ def test_ids_of_calls_are_those_that_the_template_takes(chats, identity):
     answered = re.findall(r'"content": (\d), "call_id": "(\w{9})"', text)
     assert len(set(made)) == 2
     assert answered == [("0", made[0]), ("1", made[1])]
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_a_call_whose_result_a_user_message_tells_is_shown(chats, name):
+    """The call stays in view where a template takes no user message after it (Mistral's)."""
+    call = ToolCall(name="look_up", arguments=CALL)
+    reply = Message(role="assistant", content="", tool_calls=(call,))
+    written = chats[name].decode(chats[name].render([*ASKED, reply, Message(role="user", content="31415")], [TOOL]))
+    assert chats[name]._probe.lone_calls == (name not in {"mistral-v3", "mistral-nemo"})
+    # Mistral's template shows tools before the last user message, after the call.
+    after = written[written.rindex("What is it?") :]
+    assert "look_up" in after and after.index("42") < after.index("31415")
 
 
 @pytest.mark.parametrize("name", ["llama3.2", "gpt-oss"])
