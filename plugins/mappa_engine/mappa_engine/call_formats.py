@@ -116,7 +116,8 @@ def read_llama(text: str, schemas: Schemas) -> tuple[str, Calls]:
     said, tagged, body = text.partition(_LLAMA_TAG)
     if not tagged:
         said, body = "", text
-    if not tagged and _LLAMA.match(body) is None:
+    # What has no mark of its own is a call only where there is a tool: an agent without any may answer in JSON.
+    if not tagged and (not schemas or _LLAMA.match(body) is None):
         return text, ()
     return said.rstrip(), tuple(_listed(body, ("name", "parameters")))[:1]
 

@@ -188,7 +188,7 @@ def test_a_correction_is_an_answer_in_its_channel(chats):
     ],
 )
 def test_a_malformed_call_says_why(read, text, error):
-    (call,) = read(text, {})[1]
+    (call,) = read(text, {"f": {}})[1]
     assert error in call.error
 
 
@@ -216,7 +216,13 @@ def test_values_between_tags_have_the_type_of_the_schema():
 
 @pytest.mark.parametrize("text", ['{"name": "Bob", "age": 3}', "{", "so {x}", '{"answer": 1}'])
 def test_json_that_calls_nothing_is_an_answer(text):
+    assert read_llama(text, {"f": {}}) == (text, ())
+
+
+def test_json_of_an_agent_without_tools_is_an_answer():
+    text = '{"name": "f", "parameters": {}}'
     assert read_llama(text, {}) == (text, ())
+    assert read_llama(text, {"g": {}})[1] == (ToolCall(name="f"),)
 
 
 _PIECES = [
