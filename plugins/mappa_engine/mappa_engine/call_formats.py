@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mappa_core import ToolCall
@@ -73,20 +74,19 @@ def _typed(value: str, schema: Any) -> Any:
         return value
 
 
-def read_lists(opening: str, closing: str, keys: tuple[str, str] = ("name", "arguments")) -> CallFormat:
-    """Make a parser of a JSON list in tags: `<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>`."""
-    tagged = re.compile(f"{re.escape(opening)}(.*?)({re.escape(closing)}|\\Z)", re.DOTALL)
-
-    def read_tagged_lists(text: str, schemas: Schemas) -> tuple[str, Calls]:
-        calls: list[ToolCall] = []
-        for found in tagged.finditer(text):
-            if found[2]:
-                calls += _listed(found[1], keys)
-            else:
-                calls.append(ToolCall(name="", error=_CUT_OFF.format(closing)))
-        return (tagged.sub("", text).rstrip() if calls else text), tuple(calls)
-
-    return read_tagged_lists
+def read_list(
+    text: str, schemas: Schemas, *, tags: tuple[str, str], keys: tuple[str, str] = ("name", "arguments")
+) -> tuple[str, Calls]:
+    """A JSON list in tags: `<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>`."""
+    opening, closing = map(re.escape, tags)
+    tagged = re.compile(f"{opening}(.*?)({closing}|\\Z)", re.DOTALL)
+    calls: list[ToolCall] = []
+    for found in tagged.finditer(text):
+        if found[2]:
+            calls += _listed(found[1], keys)
+        else:
+            calls.append(ToolCall(name="", error=_CUT_OFF.format(tags[1])))
+    return (tagged.sub("", text).rstrip() if calls else text), tuple(calls)
 
 
 _MISTRAL = "[TOOL_CALLS]"
@@ -151,9 +151,9 @@ FORMATS: tuple[CallFormat, ...] = (
     read_hermes,
     read_functions,
     read_pairs,
-    read_lists("<TOOLCALL>", "</TOOLCALL>"),
-    read_lists("<|tool_call|>", "<|/tool_call|>"),
-    read_lists("<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters")),
+    partial(read_list, tags=("<TOOLCALL>", "</TOOLCALL>")),
+    partial(read_list, tags=("<|tool_call|>", "<|/tool_call|>")),
+    partial(read_list, tags=("<|START_ACTION|>", "<|END_ACTION|>"), keys=("tool_name", "parameters")),
     read_mistral,
     read_llama,
 )

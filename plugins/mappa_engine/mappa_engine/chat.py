@@ -22,13 +22,13 @@ from mappa_engine.control_tokens import ControlTokens
 from mappa_engine.errors import ModelError
 from mappa_engine.template_probe import probe_template
 
-_THINK_TAGS = re.compile(r"<(/)((?:seed:)?think|thinking|thought|reasoning)>|\[(/)(THINK)\]")
+_THINK_TAGS = re.compile(r"<(/)((?:seed:)?think|thinking|thought|reasoning)>|\[(/)(THINK)\]|<\|END_THINKING\|>")
 _PLACEHOLDER_ANSWER = "Answered."
 """Placeholder answer, rendered to find the token by which the template ends an answer."""
 _MAX_TAG_TOKENS = 16
 """Prompt tokens at the end that are searched for an open think tag: a tag is a few tokens at most."""
-_ANSWER_HEAD = "<|channel|>final<|message|>"
-"""How an answer without reasoning begins in channels."""
+_ANSWER_MARKS = {"<|channel|>final<|message|>": "", "<|START_RESPONSE|>": "<|END_RESPONSE|>"}
+"""What some families (gpt-oss, Cohere) write before the text of an answer, and after it."""
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 _TODAY = datetime(2025, 1, 1)
 """The day that templates print, unless `date_string` says another."""
@@ -53,6 +53,8 @@ class Chat:
         channels = any("<|channel|>" in source and "<|message|>" in source for source in sources)
         self._probe = probe_template(self._try, channels=channels)
         self._control = ControlTokens(tokenizer, [*sources, *self._probe.renderings], model_name=model_name)
+        written = "".join([*sources, *self._probe.renderings])
+        self._answer = next((marks for marks in _ANSWER_MARKS.items() if marks[0] in written), ("", ""))
         self._schemas: dict[str, Mapping[str, Any]] = {}
 
     def render(
@@ -145,8 +147,8 @@ class Chat:
         found = self._control.spell_out(text)
         if not stops.isdisjoint(found) or self.decode(found) != text:
             return None
-        head = self._control.tokenize(_ANSWER_HEAD, []) if self._probe.channels else []
-        return np.asarray([*head, *found, self._end_token(stops)], dtype=np.int32)
+        head, foot = (self._control.tokenize(mark, []) for mark in self._answer)
+        return np.asarray([*head, *found, *foot, self._end_token(stops)], dtype=np.int32)
 
     def _end_token(self, stops: frozenset[int]) -> int:
         """Return the stop token by which the template ends an assistant message."""
@@ -175,6 +177,8 @@ class Chat:
         calls = ()
         if self._probe.calls is not None:
             content, calls = self._probe.calls(content, self._schemas)
+        for mark in filter(None, self._answer):
+            content = content.replace(mark, "")
         return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
 
 
@@ -236,7 +240,7 @@ def _think_tags(source: str) -> tuple[str, str]:
     found = _THINK_TAGS.search(source)
     if found is None:
         return "<think>", "</think>"
-    return found[0].replace("/", "", 1), found[0]
+    return found[0].replace("/", "", 1).replace("END", "START", 1), found[0]
 
 
 def _sources(tokenizer: Any) -> list[str]:

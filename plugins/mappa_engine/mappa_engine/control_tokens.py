@@ -88,7 +88,7 @@ class ControlTokens:
 
     def spell_out(self, text: str) -> list[int]:
         """Tokenize `text` into ordinary tokens, whatever it looks like."""
-        _, *tokens = self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids
+        tokens: list[int] = self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids[1:]
         if self._ids.keys().isdisjoint(tokens) and self._plain.token_to_id(_ANCHOR) not in tokens:
             return tokens
         # The vocabulary holds the control token as a word, which its merges form.

@@ -334,7 +334,7 @@ COHERE2 = """{{- bos_token }}<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|># System Pre
 {%- for message in messages %}
 {%- if message.role == 'user' %}<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{{ message.content }}<|END_OF_TURN_TOKEN|>
 {%- elif message.role == 'assistant' %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>
-{%- if message.tool_calls %}<|START_ACTION|>[{%- for tc in message.tool_calls %}{{ {"tool_call_id": loop.index0 | string, "tool_name": tc.function.name, "parameters": tc.function.arguments} | tojson }}{%- if not loop.last %},{%- endif %}{%- endfor %}]<|END_ACTION|>
+{%- if message.tool_calls %}{%- if message.tool_plan %}<|START_THINKING|>{{ message.tool_plan }}<|END_THINKING|>{%- endif %}<|START_ACTION|>[{%- for tc in message.tool_calls %}{{ {"tool_call_id": loop.index0 | string, "tool_name": tc.function.name, "parameters": tc.function.arguments} | tojson }}{%- if not loop.last %},{%- endif %}{%- endfor %}]<|END_ACTION|>
 {%- else %}<|START_RESPONSE|>{{ message.content }}<|END_RESPONSE|>{%- endif %}<|END_OF_TURN_TOKEN|>{%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{%- endif %}"""
 NEMOTRON = """{{- bos_token }}{{- '<SPECIAL_10>System\\n' }}{%- if messages[0].role == 'system' %}{{- messages[0].content }}{%- endif %}
@@ -513,7 +513,14 @@ FAMILIES = {
             "<|CHATBOT_TOKEN|>",
             "<|SYSTEM_TOKEN|>",
         ),
-        plain=("<|START_ACTION|>", "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        plain=(
+            "<|START_THINKING|>",
+            "<|END_THINKING|>",
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+        ),
         stops=("<|END_OF_TURN_TOKEN|>",),
     ),
     "nemotron-nano": Family(

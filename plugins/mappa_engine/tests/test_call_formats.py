@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from datetime import datetime
 
@@ -58,6 +59,12 @@ def test_a_call_its_result_and_the_answer(chats, name):
     assert after.index("look_up") < after.index("42") < after.index("31415")
     answer = reply_to(chat, told, family.answer, family.stops[0])
     assert (answer.content, answer.tool_calls) == (ANSWER, ())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_chat_travels_to_another_process(chats, name):
+    there = pickle.loads(pickle.dumps(chats[name]))
+    assert there.render(ASKED).tolist() == chats[name].render(ASKED).tolist()
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -144,6 +151,7 @@ def test_a_template_with_a_day_of_its_own_keeps_it(chats):
         ("magistral", f"[THINK]Hm.[/THINK]{ANSWER}"),
         ("seed-oss", f"<seed:think>Hm.</seed:think>{ANSWER}"),
         ("r1-distill", f"Hm.\n</think>\n\n{ANSWER}"),
+        ("command-r7b", f"<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>{ANSWER}<|END_RESPONSE|>"),
         ("glm4.5", f"\n<think>Hm.</think>\n{ANSWER}"),
         ("gpt-oss", f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{ANSWER}"),
     ],
@@ -162,10 +170,18 @@ def test_reasoning_before_a_call_is_shown_again_in_its_channel(chats):
     assert "<|channel|>analysis<|message|>Hm.\nI look.<|end|>" in text
 
 
-def test_a_correction_is_an_answer_in_its_channel(chats):
-    chat = chats["gpt-oss"]
-    tokens = chat.encode(ANSWER, frozenset(chat.tokenizer.convert_tokens_to_ids(["<|return|>"])))
-    assert chat.decode(tokens.tolist()) == f"<|channel|>final<|message|>{ANSWER}<|return|>"
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("gpt-oss", f"<|channel|>final<|message|>{ANSWER}<|return|>"),
+        ("command-r7b", f"<|START_RESPONSE|>{ANSWER}<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    ],
+)
+def test_a_correction_is_an_answer_between_the_marks_of_its_family(chats, name, written):
+    chat, stop = chats[name], FAMILIES[name].stops[0]
+    tokens = chat.encode(ANSWER, frozenset([chat.tokenizer.convert_tokens_to_ids(stop)])).tolist()
+    assert chat.decode(tokens) == written
+    assert chat.tokenizer(written, add_special_tokens=False)["input_ids"] == tokens
 
 
 @pytest.mark.parametrize(
