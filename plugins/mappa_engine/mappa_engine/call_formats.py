@@ -119,7 +119,10 @@ def read_llama(text: str, schemas: Schemas) -> tuple[str, Calls]:
     # What has no mark of its own is a call only where there is a tool: an agent without any may answer in JSON.
     if not tagged and (not schemas or _LLAMA.match(body) is None):
         return text, ()
-    return said.rstrip(), tuple(_listed(body, ("name", "parameters")))[:1]
+    calls = _listed(body, ("name", "parameters"))
+    if len(calls) > 1:
+        calls = [ToolCall(name="", error=f"{len(calls)} calls in one reply: make one, and wait for its result")]
+    return said.rstrip(), tuple(calls)
 
 
 _MESSAGE_END = re.compile(r"<\|end\|>|<\|call\|>|<\|return\|>")

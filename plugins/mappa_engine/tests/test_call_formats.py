@@ -99,6 +99,17 @@ def test_a_call_that_a_template_cannot_write_is_text(chats):
     assert '{"name": "f", "arguments": {"a": "é"}}' in text
 
 
+def test_a_template_for_tools_alone_is_used_for_them():
+    """Some tokenizers have several templates, of which one shows tools."""
+    tokenizer = build(FAMILIES["qwen2.5"])
+    tokenizer.chat_template = {"default": FAMILIES["smollm2"].template, "tool_use": FAMILIES["qwen2.5"].template}
+    chat = Chat(tokenizer, model_name="two")
+    assert "Looks a word up." in chat.decode(chat.render(ASKED, [TOOL]))
+    assert "SmolLM" in chat.decode(chat.render(ASKED))
+    (call,) = reply_to(chat, None, FAMILIES["qwen2.5"].call, "<|im_end|>").tool_calls
+    assert call.arguments == CALL
+
+
 def test_a_template_whose_form_of_calls_is_not_known_is_refused():
     family = FAMILIES["qwen2.5"]
     tokenizer = build(family)
@@ -199,6 +210,7 @@ def test_a_correction_is_an_answer_between_the_marks_of_its_family(chats, name, 
         (read_llama, '<|python_tag|>print("a")', "not valid"),
         (read_llama, '<|python_tag|>{"name": "f", "parameters": 3}', "not a JSON object"),
         (read_llama, '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "not valid"),
+        (read_llama, '<|python_tag|>[{"name": "f", "parameters": {}}, {"name": "f", "parameters": {}}]', "make one"),
         (FORMATS[3], '<TOOLCALL>[{"name": "f"', "cut off"),
         (FORMATS[5], "<|START_ACTION|>[3]<|END_ACTION|>", "not of the form"),
     ],
