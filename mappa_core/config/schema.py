@@ -67,7 +67,7 @@ class PolicySection:
     """Weights, or a model behind an API, that agents act with."""
 
     model: str | None = None
-    """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
+    """A Hugging Face id, a folder, a GGUF file, or `package:NAME/PATH` for one of these inside an installed package."""
     kind: Literal["full", "lora", "frozen", "api"] = "full"
     """`full`: all weights are trained. `lora`: an adapter is trained; adapters share the base weights. `frozen`: none
     is trained. `api`: no weights; `use` names the provider."""

@@ -6,12 +6,15 @@ import importlib.util
 from pathlib import Path
 
 from mappa_engine.errors import ModelError
+from mappa_engine.gguf_model import SUFFIX, convert_gguf
 
 _PACKAGE = "package:"
 
 
 def resolve_model_path(spec: str) -> str:
-    """Return the folder on disk, or the Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
+    """Return the folder on disk, or the Hugging Face id, of `spec`: an id, a folder, a GGUF file, or
+    `package:NAME/PATH` for a folder or file inside an installed package. A GGUF file is converted once, to a folder of
+    the user's cache."""
     if spec.startswith(_PACKAGE):
         package, _, path = spec.removeprefix(_PACKAGE).partition("/")
         top, *inside = package.split(".")
@@ -28,8 +31,21 @@ def resolve_model_path(spec: str) -> str:
         named_like_a_path = spec.startswith((".", "~", "/")) or spec.count("/") > 1
         if not folder.exists() and not named_like_a_path:
             return spec
-    if not folder.is_dir():
-        raise ModelError(f"{spec}: there is no folder {folder}. Name a model folder or a Hugging Face id.")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{spec}: {folder} holds no weights (*.safetensors). Save the model with safetensors.")
-    return str(folder)
+    if not folder.exists():
+        raise ModelError(f"{spec}: there is no {folder}. Name a model folder, a GGUF file or a Hugging Face id.")
+    if folder.is_dir() and any(folder.glob("*.safetensors")):
+        return str(folder)
+    return str(convert_gguf(_gguf_file(folder, spec), spec))
+
+
+def _gguf_file(place: Path, spec: str) -> Path:
+    """Return the one GGUF file that `place` is or, beside no other weights, holds."""
+    files = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
+    if not files:
+        raise ModelError(
+            f"{spec}: {place} holds no weights (*.safetensors, or one *{SUFFIX}). Save the model with safetensors."
+        )
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ModelError(f"{spec}: {place} holds {len(files)} models ({names}). Name one file.")
+    return files[0]
