@@ -118,7 +118,7 @@ def load_command(ctx: click.Context, name: str) -> click.Command:
     listed, found = COMMANDS.get(name), _entry_points(ctx)
     if listed is None or listed.package is None:
         return _load(found[name])
-    command = cast(click.Command, importlib.import_module(f"{listed.package}.{name}").command)
+    command = cast(click.Command, importlib.import_module(f"{listed.package}.{name.replace('-', '_')}").command)
     if isinstance(command, click.Group):
         added = [_load(point) for key, point in found.items() if key.startswith(f"{name}.")]
         # A copy: the group is one for the process, and another call may block the package.

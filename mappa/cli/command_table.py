@@ -26,6 +26,7 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
         "view": ListedCommand("Show runs in the browser, live while they train.", LOOK),
         "report": ListedCommand("Write report.html of runs again, and print what was learned.", LOOK),
         "compare": ListedCommand("Compare settings by held-out results, paired and over seeds.", LOOK),
+        "export": ListedCommand("Write a run's agents as models, or their actions as data.", LOOK),
         "demo": ListedCommand("Show a play that failed, and who is to blame; it comes with Mappa.", LOOK),
         "docs": ListedCommand("Read the documentation: a page by its name, or pages on a TOPIC.", LOOK),
     },
@@ -36,13 +37,13 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
     },
     "train": {
         "train": ListedCommand("Train a team of agents on a coach's verdict of every action.", HERE),
+        "warm-start": ListedCommand("Teach a team by examples, before reinforcement.", HERE),
         "eval": ListedCommand("Grade start models, or a run's checkpoint, on held-out tasks.", HERE),
         "sweep": ListedCommand("Train every combination of settings with every seed, and compare.", LOOK),
         "plan": ListedCommand("Show what a recipe takes: memory, tokens, calls, money, time.", LOOK),
         "improve": ListedCommand("Search for better prompts of a team, without changing weights.", ELSEWHERE),
         "advise": ListedCommand("Find out which fix of a team is worth making.", ELSEWHERE),
         "gateway": ListedCommand("Play tasks with an agent of your own, and show its requests.", ELSEWHERE),
-        "export": ListedCommand("Write a run's agents as models, or their actions as data.", LOOK),
     },
     "extend": {
         "new": ListedCommand("Write a package with a new workflow, coach, tool or other offer.", HERE),

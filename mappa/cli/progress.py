@@ -101,6 +101,11 @@ class _ConsoleListener(RunProgress):
     def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
         announce_sandboxes(self._console, sandboxes)
 
+    def on_examples_left_out(self, agent: str, reason: str, count: int) -> None:
+        self._console.print(
+            clean_line(f"{agent}: {count} examples {reason} are left out"), highlight=False, markup=False
+        )
+
     def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         announce_counterfactuals(self._console, extra)
 
@@ -121,6 +126,9 @@ class LineProgress(_ConsoleListener):
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
         self._print(evaluation_line(evaluation))
 
+    def on_held_out_losses(self, done: int, losses: Mapping[str, float]) -> None:
+        self._print(held_out_line(done, losses))
+
     def on_prompts_improved(self, done: int, agents: Sequence[str]) -> None:
         self._print(f"prompts after iteration {done}: {', '.join(agents) or 'none'} changed")
 
@@ -131,7 +139,8 @@ class LineProgress(_ConsoleListener):
         left = format_duration(per_iteration * (self._iterations - report.iteration))
         scores = "  ".join(f"{agent} {format_or_dash(one.score, '.1f')}" for agent, one in report.agents.items())
         count = f"iteration {report.iteration}/{self._iterations}"
-        self._print(f"{count}  {iteration_headline(report)}  score: {scores}  left {left}")
+        scored = f"  score: {scores}" if scores else ""
+        self._print(f"{count}  {iteration_headline(report)}{scored}  left {left}")
         show_alarms(self._console, report)
 
     def _print(self, line: str) -> None:
@@ -175,6 +184,9 @@ class Dashboard(_ConsoleListener):
 
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
         self._console.print(evaluation_line(evaluation), highlight=False)
+
+    def on_held_out_losses(self, done: int, losses: Mapping[str, float]) -> None:
+        self._console.print(clean_line(held_out_line(done, losses)), highlight=False, markup=False)
 
     def on_iteration_end(self, report: IterationReport) -> None:
         self._bars.update(self._run, completed=report.iteration)
@@ -238,8 +250,20 @@ def show_alarms(console: Console, report: IterationReport) -> None:
         console.print(line, style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
+def held_out_line(done: int, losses: Mapping[str, float]) -> str:
+    """The held-out losses of a warm start in one line."""
+    by_policy = ", ".join(f"{policy} {loss:.3f}" for policy, loss in losses.items())
+    return f"held-out loss after {done} epochs: {by_policy}"
+
+
 def iteration_headline(report: IterationReport) -> str:
-    """Summarize accuracy, speed, calls and failures of an iteration in one line."""
+    """Summarize accuracy, speed, calls and failures of an iteration in one line; of an epoch of a warm start, which has
+    no rollouts, losses and speed."""
+    if not report.rollouts:
+        losses = ", ".join(
+            f"{policy} {metrics['loss']:.3f}" for policy, metrics in report.policies.items() if "loss" in metrics
+        )
+        return f"loss {losses}  {format_or_dash(report.throughput, ',.0f')} tok/s  {report.total_seconds:.1f} s"
     words = [
         f"accuracy {format_percent(report.outcomes.accuracy)}",
         f"{format_or_dash(report.throughput, ',.0f')} tok/s",

@@ -24,8 +24,9 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
-    console.print("agents in the last iteration", style="bold")
-    console.print(agents_table(summary.agents))
+    if summary.agents:
+        console.print("agents in the last iteration", style="bold")
+        console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
         f"{format_count(summary.iterations, 'iteration')}, {format_count(summary.coach.verdicts, 'verdict')}"

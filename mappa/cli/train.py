@@ -26,6 +26,7 @@ def command(
     from mappa.cli import progress, run_result
     from mappa.cli.console import Console
     from mappa.training.run import Run
+    from mappa.training.warm_start import WarmStart, is_warm_start
 
     registry = load_registry()
     if resume is None:
@@ -34,7 +35,9 @@ def command(
         if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
             others = "--plugin, --recipe, --config and --name"
             raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
-        run = Run.resume(resume, *arguments.words, registry=registry, trust=trust)
+        run = (WarmStart if is_warm_start(resume) else Run).resume(
+            resume, *arguments.words, registry=registry, trust=trust
+        )
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
         console.print(recipe_line(run.composed, registry), soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mappa.config.compose import choices_in
-from mappa.session.warm_start import find_start_folder
+from mappa.session.start_weights import find_start_folder
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.credit.teachers import find_teacher_policies

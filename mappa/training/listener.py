@@ -30,6 +30,12 @@ class Listener:
     def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         """The run is about to start; `extra` bounds the counterfactual rollouts of every iteration."""
 
+    def on_examples_left_out(self, agent: str, reason: str, count: int) -> None:
+        """Called before a warm start if some of its examples cannot be learned from."""
+
+    def on_held_out_losses(self, done: int, losses: Mapping[str, float]) -> None:
+        """Called with the mean -log p of a token of a warm start's held-out examples, in nats, by policy."""
+
     def on_phase_start(self, phase: LoopPhase, done: int) -> None:
         """The loop begins a phase, after `done` iterations; the one before has ended."""
 

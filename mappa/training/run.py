@@ -23,8 +23,8 @@ from mappa.evaluation.heldout import Evaluation
 from mappa.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa.session import Session, attach_coaches, open_session, record_session_events
 from mappa.session.config_problems import find_problems, overridden_settings
+from mappa.session.start_weights import resolve_starts
 from mappa.session.trust import restore_resumed
-from mappa.session.warm_start import resolve_starts
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
@@ -172,7 +172,7 @@ class Run:
                 if session.config.credit.counterfactual.use != "none":
                     listener.on_counterfactuals(_bound_counterfactuals(session))
                 tracking = TrackerThreads(session.trackers, listener=listener)
-                loop = TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
+                loop = self._loop(session, folder, listener, tracking)
                 status: Ending = "failed"
                 try:
                     tracking.start(self._tracked(folder))
@@ -210,11 +210,21 @@ class Run:
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
         """Open the session of this run; policies start from `policies.*.from` as long as it has no checkpoint."""
+        return open_session(self._started(), self._registry, learning=True, coach=True, fresh=self._is_fresh())
+
+    def _started(self) -> ComposedConfig:
+        """The config; for a new run with the iterations that `policies.*.from` name at this moment."""
         if self.folder is None:
             self.composed = resolve_starts(self.composed)
+        return self.composed
+
+    def _is_fresh(self) -> bool:
+        """Whether there is no checkpoint to go on from."""
         url = self.composed.config.checkpoint.url
-        fresh = self.folder is None or open_checkpoints(self.folder, url).latest_iteration() is None
-        return open_session(self.composed, self._registry, learning=True, coach=True, fresh=fresh)
+        return self.folder is None or open_checkpoints(self.folder, url).latest_iteration() is None
+
+    def _loop(self, session: Session, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> TrainingLoop:
+        return TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
 
     def _open_folder(self) -> RunFolder:
         config = self.composed.config

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 MARKS = {"needs", "tested", "recipe", "uses"}
 SHORT = ("train.iterations=1", "train.prompts=1", "train.samples=2", "eval.problems=1", "checkpoint.every=1")
 """What makes a run as short as can be."""
-PLAYS = {"train", "eval", "observe", "gateway"}
+PLAYS = {"train", "warm-start", "eval", "observe", "gateway"}
 OWN = {
     tomllib.loads(path.read_text())["project"]["name"]: tomllib.loads(path.read_text())["project"]
     for path in (ROOT / "pyproject.toml", ROOT / "mappa/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))

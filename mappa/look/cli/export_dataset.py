@@ -32,6 +32,7 @@ class DatasetArguments:
     max_score: float | None
     strata: tuple[str, ...]
     blame: tuple[str, ...]
+    min_outcome: float | None
     phase: Phase | None
     split: Split | None
     iterations: str | None
@@ -70,6 +71,11 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Only actions in this stratum of tasks, or of the stratifier NAME; all must hold.",
         ),
         click.option("--blame", metavar="AGENT", multiple=True, help="Only where AGENT (or nobody) is to blame."),
+        click.option(
+            "--min-outcome",
+            type=float,
+            help="Only of rollouts whose outcome is at least this (1: right).",
+        ),
         click.option("--phase", type=click.Choice(get_args(Phase)), help="Whose verdicts; live by default."),
         click.option("--split", type=click.Choice(get_args(Split)), help="Which rollouts; train by default."),
         click.option("--iterations", metavar="A-B", help="Only rollouts of these iterations, from 0; A alone is one."),
@@ -95,6 +101,7 @@ def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], argumen
         min_score=arguments.min_score,
         max_score=arguments.max_score,
         blame=arguments.blame,
+        min_outcome=arguments.min_outcome,
         iterations=_iterations(arguments.iterations),
     )
     request = ExportRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ class Filters:
     """Filters of actions; an empty tuple and None do not filter.
 
     `strata` are pairs of a stratifier (`task`, or one that the workflow offers) and its value, all of which must match.
-    Scores are points, bounds included. `blame`: the verdict blames one of these. `iterations` are the first and the
-    last, both included, counted from 0.
+    Scores are points, bounds included. `blame`: the verdict blames one of these. `min_outcome`: the
+    rollout ended with at least this much of the workflow's metric. `iterations` are the first and the last, both
+    included, counted from 0.
     """
 
     split: Split = "train"
@@ -34,6 +36,7 @@ class Filters:
     min_score: float | None = None
     max_score: float | None = None
     blame: tuple[str, ...] = ()
+    min_outcome: float | None = None
     iterations: tuple[int, int] | None = None
 
     def rejection_reason(self, step: Step, verdict: Verdict | None) -> str | None:
@@ -85,11 +88,15 @@ def _select_from_trajectory(
 ) -> Iterator[JudgedAction]:
     trajectory = reader.trajectory(identity)
     verdicts = {one.step: one for one in trajectory.verdicts if one.phase == filters.phase}
+    least = filters.min_outcome
+    is_too_bad = least is not None and trajectory.outcome.get(reader.team.metric, -math.inf) < least
     for step in trajectory.steps:
         if filters.agents and step.agent not in filters.agents:
             continue
         verdict = verdicts.get(step.id)
         why = filters.rejection_reason(step, verdict)
+        if why is None and is_too_bad:
+            why = f"outcome below {least:g}"
         if why is not None:
             left_out[step.agent, why] += 1
         elif verdict is not None and verdict.score is not None:

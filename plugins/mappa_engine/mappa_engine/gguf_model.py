@@ -82,7 +82,7 @@ def _convert(file: Path, aside: Path, spec: str) -> None:
     _forget_quantisation(model)
     if tokenizer.chat_template is None:
         raise ModelError(
-            f"{spec}: {file.name} has no chat template, so agents cannot talk to it. Take an instruct model."
+            f"{spec}: {file.name} has no chat template, which shows an agent its prompt: use another model"
         )
     model.save_pretrained(aside)
     tokenizer.save_pretrained(aside)
@@ -105,13 +105,7 @@ def _bad_file(file: Path, spec: str) -> Iterator[None]:
 
 def _forget_quantisation(model: Any) -> None:
     """Make `model` an ordinary one: transformers refuses to save what it believes to be quantised."""
-    for holder, name in (
-        (model, "hf_quantizer"),
-        (model, "quantization_method"),
-        (model.config, "quantization_config"),
-    ):
-        if hasattr(holder, name):
-            delattr(holder, name)
+    del model.hf_quantizer, model.config.quantization_config
     model.is_quantized = False
 
 
