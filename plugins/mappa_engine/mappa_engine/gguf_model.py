@@ -82,7 +82,7 @@ def _convert(file: Path, aside: Path, spec: str) -> None:
     _forget_quantisation(model)
     if tokenizer.chat_template is None:
         raise ModelError(
-            f"{spec}: {file.name} has no chat template, which shows an agent its prompt: use another model"
+            f"{spec}: {file.name} has no chat template to show agents their prompts with: use another model"
         )
     model.save_pretrained(aside)
     tokenizer.save_pretrained(aside)
