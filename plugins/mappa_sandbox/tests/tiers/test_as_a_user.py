@@ -68,9 +68,17 @@ def own(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("which", "least"), [("not slow", 50), pytest.param("slow", 5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("files", "which", "least"),
+    [
+        (["test_attacks.py"], "not slow", 50),
+        pytest.param(["test_attacks.py", "test_disk_limits.py"], "not soak", 60, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="these tests run as an ordinary user already")
-def test_everything_holds_as_an_ordinary_user_too(which: str, least: int, own: Path, tmp_path: Path) -> None:
+def test_everything_holds_as_an_ordinary_user_too(
+    files: list[str], which: str, least: int, own: Path, tmp_path: Path
+) -> None:
     missing = [name for name in ("unshare", "setpriv", "mount") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} of util-linux is not here")
@@ -86,7 +94,7 @@ def test_everything_holds_as_an_ordinary_user_too(which: str, least: int, own: P
     }
     if subprocess.run(as_user(["true"], str(tmp_path)), env=environment, capture_output=True).returncode:
         pytest.skip("this root may make no mounts of its own")
-    tests = [str(HERE / name) for name in ("test_attacks.py", "test_disk_limits.py")]
+    tests = [str(HERE / name) for name in files]
     options = ["-p", "no:cacheprovider", "-q", "-m", which, f"--basetemp={own}/pytest", f"--junitxml={own}/report.xml"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     with tempfile.TemporaryDirectory(dir=tmp_path) as hold:
