@@ -240,7 +240,7 @@ class StubbedEngine(Engine):
     def sampler(self, policy: str) -> ClusterSampler:
         return self._samplers[policy]
 
-    async def score(self, experience: Experience) -> Experience:
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
         self.collected_s.append(cpu_seconds() - self._since)
         return replace(experience, old_logprobs=experience.logprobs, ref_logprobs=experience.logprobs)
 

@@ -21,7 +21,7 @@ class ApiOnlyEngine(Engine):
     def sampler(self, policy: str) -> Sampler:
         raise ConfigError(f"policies.{policy}: all policies of this run are behind an API, so no engine has weights")
 
-    async def score(self, experience: Experience) -> Experience:
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
         # Rows have tokens, which policies behind an API lack, so there are none: any empty column will do.
         empty = experience.logprobs
         return replace(experience, old_logprobs=empty, ref_logprobs=empty, values=empty)

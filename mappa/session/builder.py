@@ -17,6 +17,7 @@ from mappa.session.credit import (
     build_experience_builder,
     check_difference_shaper,
     check_dynamic_sampling,
+    reads_reference,
     resolve_default_actions,
 )
 from mappa.session.eval_split import HeldOutTasks, split_held_out
@@ -86,6 +87,11 @@ class Session:
     def providers(self) -> tuple[Provider, ...]:
         """Providers that coaches and policies call: what agents see and write is sent to them."""
         return _providers(self.coaches, self.team.api_policies.values())
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether anything reads the log-probabilities of the references."""
+        return reads_reference(self.config)
 
     @property
     def trained_policies(self) -> frozenset[str]:

@@ -84,7 +84,7 @@ class ScriptedEngine(Engine):
     def sampler(self, policy: str) -> ScriptedSampler:
         return self._samplers[policy]
 
-    async def score(self, experience: Experience) -> Experience:
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
         return experience
 
     async def update(

@@ -241,7 +241,7 @@ class TrainingLoop:
         experience = await score_by_teachers(
             experience, trajectories, session.estimator, engine=session.engine, render=session.team.render
         )
-        return await session.engine.score(experience)
+        return await session.engine.score(experience, reference=session.reads_reference)
 
     async def _update(
         self, iteration: int, experience: Experience, advantages: Advantages

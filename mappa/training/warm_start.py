@@ -185,7 +185,7 @@ class WarmStartLoop(TrainingLoop):
         if not self._held_out:
             return {}
         given = build_examples_experience(self._held_out, self._session.team.policy_of)
-        scored = await self._session.engine.score(given)
+        scored = await self._session.engine.score(given, reference=False)
         return {policy: _surprise(scored, number) for number, policy in enumerate(scored.policies)}
 
     async def _keep_least(self, losses: Sequence[float | None]) -> None:

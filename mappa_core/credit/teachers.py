@@ -34,7 +34,8 @@ async def score_by_teachers(
         if view.steps:
             # By step, as a teacher may leave rows out.
             rows = np.array([row_of[step] for step in view.steps], dtype=np.int64)
-            logprobs[element_indices(experience.offsets, rows)] = (await engine.score(view)).old_logprobs
+            scored = await engine.score(view, reference=False)
+            logprobs[element_indices(experience.offsets, rows)] = scored.old_logprobs
     return replace(experience, teacher_logprobs=logprobs) if teachers else experience
 
 

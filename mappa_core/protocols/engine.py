@@ -192,8 +192,8 @@ class Engine(Protocol):
 
     def sampler(self, policy: str) -> Sampler: ...
 
-    async def score(self, experience: Experience) -> Experience:
-        """Fill in old_logprobs, ref_logprobs and, with a value head, values of all rows."""
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
+        """Fill in old_logprobs, ref_logprobs (None unless `reference`) and, with a value head, values of all rows."""
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float

@@ -18,7 +18,7 @@ def play(plugin, registry, tmp_path, monkeypatch):
     """Plays a run over an engine that finds every token less likely by a nat for every token of its prompt."""
     learned = []
 
-    async def score(self, experience):
+    async def score(self, experience, *, reference=True):
         lengths = np.diff(experience.prompt_offsets)[experience.row_of_token]
         return replace(experience, old_logprobs=-lengths.astype(np.float32))
 

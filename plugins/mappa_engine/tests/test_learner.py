@@ -384,3 +384,10 @@ async def test_master_weights_keep_steps_too_small_for_bfloat16(qwen3, opened, k
     )
     assert before.dtype == np.float32
     assert 0 < np.abs(after - before).max() < 2e-6
+
+
+async def test_the_reference_is_left_out_where_nothing_reads_it(qwen3, opened, kit):
+    engine, experience = await opened(qwen3, train=TRAIN), kit.experience(kit.rows(4))
+    whole, bare = await engine.score(experience), await engine.score(experience, reference=False)
+    assert bare.ref_logprobs is None
+    np.testing.assert_array_equal(bare.old_logprobs, whole.old_logprobs)

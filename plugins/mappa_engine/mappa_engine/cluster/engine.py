@@ -200,9 +200,9 @@ class ClusterEngine(Engine):
             raise EngineError(f"the engine was not opened with a policy {policy!r}, only with {sorted(self._samplers)}")
         return self._samplers[policy]
 
-    async def score(self, experience: Experience) -> Experience:
-        """Fill old_logprobs, ref_logprobs and values (NaN for policies without a value head) of all rows; of a teacher
-        on a server old_logprobs alone."""
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
+        """Fill old_logprobs, ref_logprobs (if `reference`) and values (NaN for policies without a value head) of all
+        rows; of a teacher on a server old_logprobs alone."""
         from mappa_engine.learning.scoring import merge_scores
 
         if self._teachers.teach(experience):
@@ -215,8 +215,8 @@ class ClusterEngine(Engine):
         async with self._weights_lock:
             await self._give_gpus_to_learners()
             self._publisher.take_probes_from(experience)
-            reference = self._open_ray_actors.put(experience)
-            shares = await _gather(*(group.score(reference) for group in self._learners))
+            stored = self._open_ray_actors.put(experience)
+            shares = await _gather(*(group.score(stored, reference=reference) for group in self._learners))
         return merge_scores(experience, [scores for share in shares for scores in share])
 
     async def update(

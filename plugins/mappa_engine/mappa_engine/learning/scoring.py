@@ -23,7 +23,7 @@ class TokenScores:
 
     source: Int64  # (m,) index of each token on the experience's N axis
     logprobs: Float32  # (m,)
-    ref_logprobs: Float32  # (m,)
+    ref_logprobs: Float32 | None  # (m,)
     values: Float32 | None  # (m,)
 
 
@@ -40,7 +40,7 @@ def find_policy_rows(experience: Experience, policy: str) -> tuple[Int64, Int64]
 def score_policy(
     policy: str,
     forward: ForwardPass,
-    reference: ForwardPass,
+    reference: ForwardPass | None,
     experience: Experience,
     *,
     layout: BatchLayout,
@@ -48,7 +48,7 @@ def score_policy(
     rank: int = 0,
     ranks: int = 1,
 ) -> TokenScores:
-    """Score this rank's share of the policy's tokens with `forward` and `reference`.
+    """Score this rank's share of the policy's tokens with `forward` and, unless it is None, `reference`.
 
     Rows of weight 0 are batched separately, so that they affect no other row. All ranks run equally many micro-batches.
     """
@@ -56,13 +56,13 @@ def score_policy(
     for rows in find_policy_rows(experience, policy):
         for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
             own, values, _ = forward(batch)
-            ref_logprobs = reference(batch).logprobs
+            ref_logprobs = None if reference is None else reference(batch).logprobs
             if not batch.dummy:  # it ran for the other ranks alone
                 parts.append(
                     TokenScores(
                         source=batch.source,
                         logprobs=own.cpu().numpy(),
-                        ref_logprobs=ref_logprobs.cpu().numpy(),
+                        ref_logprobs=None if ref_logprobs is None else ref_logprobs.cpu().numpy(),
                         values=None if values is None else values.cpu().numpy(),
                     )
                 )
@@ -72,20 +72,26 @@ def score_policy(
 def _concatenate(parts: Sequence[TokenScores]) -> TokenScores:
     if not parts:
         nothing = np.zeros(0, dtype=np.float32)
-        return TokenScores(source=np.zeros(0, dtype=np.int64), logprobs=nothing, ref_logprobs=nothing, values=None)
-    values = [part.values for part in parts if part.values is not None]
+        return TokenScores(source=np.zeros(0, dtype=np.int64), logprobs=nothing, ref_logprobs=None, values=None)
     return TokenScores(
         source=np.concatenate([part.source for part in parts]),
         logprobs=np.concatenate([part.logprobs for part in parts]),
-        ref_logprobs=np.concatenate([part.ref_logprobs for part in parts]),
-        values=np.concatenate(values) if values else None,
+        ref_logprobs=_concatenate_known([part.ref_logprobs for part in parts]),
+        values=_concatenate_known([part.values for part in parts]),
     )
+
+
+def _concatenate_known(columns: Sequence[Float32 | None]) -> Float32 | None:
+    """Concatenate the columns that were computed; None if none was."""
+    known = [column for column in columns if column is not None]
+    return np.concatenate(known) if known else None
 
 
 def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Experience:
     """Return the experience with the scores of all ranks of all its policies filled in.
 
-    Values are NaN for policies without a value head. Raises ValueError unless every sampled token was scored once.
+    Values are NaN for policies without a value head; a column that no rank computed is None. Raises ValueError unless
+    every sampled token was scored once.
     """
     parts = list(scores)
     sources = np.concatenate([np.empty(0, np.int64), *(part.source for part in parts)])  # none where nothing is trained
@@ -95,8 +101,14 @@ def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Exper
         raise ValueError("the ranks' shares are not every sampled token once")
     logprobs, ref_logprobs, values = np.full((3, len(experience.tokens)), np.nan, dtype=np.float32)
     for part in parts:
-        logprobs[part.source], ref_logprobs[part.source] = part.logprobs, part.ref_logprobs
+        logprobs[part.source] = part.logprobs
+        if part.ref_logprobs is not None:
+            ref_logprobs[part.source] = part.ref_logprobs
         if part.values is not None:
             values[part.source] = part.values
-    has_values = any(part.values is not None for part in parts)
-    return replace(experience, old_logprobs=logprobs, ref_logprobs=ref_logprobs, values=values if has_values else None)
+    return replace(
+        experience,
+        old_logprobs=logprobs,
+        ref_logprobs=ref_logprobs if any(part.ref_logprobs is not None for part in parts) else None,
+        values=values if any(part.values is not None for part in parts) else None,
+    )

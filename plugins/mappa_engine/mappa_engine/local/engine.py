@@ -183,14 +183,14 @@ class LocalEngine(Engine):
         self._policy(policy)
         return self._samplers[policy]
 
-    async def score(self, experience: Experience) -> Experience:
-        """Fill in old_logprobs and ref_logprobs of all rows, and values (NaN for policies without a value head); of a
-        teacher on a server old_logprobs alone."""
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
+        """Fill in old_logprobs and, if `reference`, ref_logprobs of all rows, and values (NaN for policies without a
+        value head); of a teacher on a server old_logprobs alone."""
         if self._teachers.teach(experience):
             return await self._teachers.score(experience)
-        return await self._worker.run(self._score, experience)
+        return await self._worker.run(self._score, experience, reference)
 
-    def _score(self, experience: Experience) -> Experience:
+    def _score(self, experience: Experience, reference: bool) -> Experience:
         from mappa_engine.learning.batching import BatchLayout
         from mappa_engine.learning.logprob_model import LogprobModel
         from mappa_engine.learning.scoring import merge_scores, score_policy
@@ -199,9 +199,10 @@ class LocalEngine(Engine):
         scores = []
         for policy in (self._policy(name) for name in experience.policies):
             learner = LogprobModel(policy.model, policy.value_head)
+            frozen = policy.reference if reference else None
             with policy.active():
                 scores.append(
-                    score_policy(policy.name, learner, policy.reference, experience, layout=layout, device=self._device)
+                    score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
                 )
         return merge_scores(experience, scores)
 

@@ -97,10 +97,11 @@ class LearnerGroup:
         """Return the processes of the ranks."""
         return tuple(rank.process for rank in self._ranks if rank.process is not None)
 
-    async def score(self, experience: Any) -> list[TokenScores]:
-        """Score the rows of the group's policies with learners and references; returns the parts of all ranks.
+    async def score(self, experience: Any, *, reference: bool = True) -> list[TokenScores]:
+        """Score the rows of the group's policies with learners and, if `reference`, references; returns the parts of
+        all ranks.
         `experience` is a scored or unscored Experience or, better, its reference from `RayActors.put`."""
-        shares = await self._call_all("score", experience, what="score an experience")
+        shares = await self._call_all("score", experience, reference, what="score an experience")
         return [scores for share in shares for scores in share]
 
     async def update(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,17 +128,18 @@ class LearnerRank:
             for name, weight in load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model).items():
                 own[name].copy_(weight)
 
-    def score(self, experience: Experience) -> list[TokenScores]:
-        """Score this rank's part of the experience with the group's learners and their references."""
-        return [self._score(name, experience) for name in experience.policies if name in self._learners]
+    def score(self, experience: Experience, reference: bool = True) -> list[TokenScores]:
+        """Score this rank's part of the experience with the group's learners and, if `reference`, their references."""
+        own = (name for name in experience.policies if name in self._learners)
+        return [self._score(name, experience, reference) for name in own]
 
-    def _score(self, name: str, experience: Experience) -> TokenScores:
+    def _score(self, name: str, experience: Experience, reference: bool) -> TokenScores:
         base = self._bases[self._specs[name].model]
-        with self._computing(name, Presence.WEIGHTS) as learner, base.on_device():
+        with self._computing(name, Presence.WEIGHTS) as learner, base.on_device() if reference else nullcontext():
             return score_policy(
                 name,
                 learner.forward,
-                base.predict_reference,
+                base.predict_reference if reference else None,
                 experience,
                 layout=self._layout,
                 device=self._device,
