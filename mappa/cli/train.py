@@ -31,7 +31,7 @@ def command(
     if resume is None:
         run = Run(arguments.compose(registry), registry)
     else:
-        if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
+        if arguments.chooses_config or arguments.name:
             others = "--plugin, --recipe, --config and --name"
             raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
         run = Run.resume(resume, *arguments.words, registry=registry, trust=trust)

@@ -38,6 +38,9 @@ class ObjectPlugin:
     tools: Mapping[str, object] = field(default_factory=dict)
     shapers: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    mappa_source: str | None = None
+    """The file or module that it was read from, if it was, and the hash of its text: what `load_plugins` reads."""
+    mappa_version: str = "-"
 
     @classmethod
     def of(
