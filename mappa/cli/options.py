@@ -93,7 +93,7 @@ def file_option(function: Callable[..., None]) -> Callable[..., None]:
         metavar="FILE",
         callback=_load_file,
         expose_value=False,
-        help="The file or module of the run's team as it is now, where it changed since, or one with a coach.",
+        help="A plugin that is a file or module: of the run's team where it changed since, of a coach, …",
     )(function)
 
 

@@ -27,7 +27,7 @@ from mappa.config.yaml_io import (
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
-from mappa_core.errors import ConfigError, PluginError, RunError
+from mappa_core.errors import ConfigError, MissingSetting, PluginError, RunError
 from mappa_core.files import has_file, read_text
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
@@ -44,6 +44,12 @@ OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySectio
 RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
 PLUGIN = "plugin"  # Top-level key of a stored config: the file of its plugin, where it has no package.
 RECORD = "record of the run"  # Origin of what a run changed after it wrote its config.
+_FILE_HINTS: Mapping[str, str] = {
+    "coach.use": "a function of a scene that is marked with @mappa.coach",
+    "tasks.use": "a list `tasks`",
+    "workflow.use": "a subclass of mappa_core.Workflow",
+}
+"""What gives a plugin that is a file the setting, by key."""
 EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
@@ -125,7 +131,13 @@ def compose(
         _check_file(registry, file, f"{path}")
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
     layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in recorded), parse_overrides(overrides)]
-    return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+    try:
+        return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+    except MissingValues as missing:
+        hints = [hint for key, hint in _FILE_HINTS.items() if key in missing.keys]
+        if not hints or file_of(registry, chosen.plugin) is None:
+            raise
+        raise MissingSetting(f"{missing}, or in the file: {', '.join(hints)}") from missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

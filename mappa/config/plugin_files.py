@@ -117,9 +117,11 @@ def load_recorded(recorded: PluginFile, kept: str | None, copy: Path) -> LoadedP
     path = Path(place.rpartition(":")[0] if ".py:" in place else place)
     if not path.is_absolute():
         path = _find_module(place.partition(":")[0])
-    how = f"To go on with another file, name it: --plugin {path}"
     if not path.is_file():
-        raise PluginError(f"{path}, of which the run was made, is not there. Its text is {copy}. {how}")
+        raise PluginError(
+            f"{path}, which the run was made with, is not there. Put it there again (its text is {copy}), or name the "
+            f"place it has now: --plugin FOLDER/{path.name}"
+        )
     now = _read_source(path)
     if sha256(now.encode()).hexdigest() != recorded.sha256:
         diff = "" if kept is None else "".join(f"\n  {line}" for line in _diff(kept, now))

@@ -234,7 +234,9 @@ def _schema(arguments: type, where: str) -> Mapping[str, Any]:
     try:
         (schema,), named = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     except TypeError as error:
-        raise PluginError(f"{where}: a type of its parameters has no JSON schema: {error}") from error
+        raise PluginError(
+            f"{where}: a type of its parameters has no JSON schema: {str(error).splitlines()[-1]}"
+        ) from error
     own = {key: value for key, value in named.pop(schema["$ref"].rpartition("/")[2]).items() if key != "title"}
     return {**own, "$defs": named} if named else own
 
