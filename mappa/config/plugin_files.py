@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mappa_core.defaults.functions import kind_of, place_of
+from mappa_core.defaults.functions import kind_of, place_of, search_folder
 from mappa_core.defaults.objects import ObjectPlugin
 from mappa_core.errors import PluginError, RunError
 from mappa_core.files import read_named_file
@@ -72,7 +72,7 @@ def names_file(given: str) -> bool:
         return False
     if re.search(r"[/.:\\]", given):
         return True
-    _add_folder(Path.cwd())
+    search_folder(Path.cwd())
     return given.isidentifier() and find_spec(given) is not None
 
 
@@ -156,7 +156,7 @@ def _run_file(file: Path, text: str) -> ModuleType:
         code = compile(text, str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise PluginError(f"{file}:{error.lineno}: not valid Python: {error.msg}") from error
-    _add_folder(file.parent)
+    search_folder(file.parent)
     name = file.stem.replace("-", "_")
     there: Any = sys.modules.get(name) or find_spec(name)
     if there is not None and str(file) not in (getattr(there, "__file__", None), getattr(there, "origin", None)):
@@ -179,7 +179,7 @@ def _import_module(name: str) -> ModuleType:
 
 def _find_module(name: str) -> Path:
     """The file of a module. Its packages are imported, and it is not."""
-    _add_folder(Path.cwd())
+    search_folder(Path.cwd())
     try:
         spec = find_spec(name)
     except (ModuleNotFoundError, ValueError) as error:
@@ -196,12 +196,6 @@ def _text_of(module: ModuleType) -> str:
     if file.suffix != ".py":
         raise PluginError(f"{module.__name__} has no file of Python ({file})")
     return _read_source(file)
-
-
-def _add_folder(folder: Path) -> None:
-    # Last, so that what is installed goes before a file that happens to be called like it.
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 
 def _inner(module: ModuleType, name: str, place: str) -> object:

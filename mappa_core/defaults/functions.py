@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -132,6 +134,7 @@ def _resolve(name: str) -> object:
     module, colon, inner = name.partition(":")
     if not colon or not module or not inner:
         raise PluginError(f"{name!r} is not of the form module:name")
+    search_folder(Path.cwd())
     try:
         return resolve_name(name)
     except ModuleNotFoundError as error:
@@ -141,6 +144,12 @@ def _resolve(name: str) -> object:
         raise PluginError(f"{name!r}: there is no module {error.name!r} here; is it in the folder?") from error
     except AttributeError as error:
         raise PluginError(f"{name!r}: the module has no {inner!r}") from error
+
+
+def search_folder(folder: Path) -> None:
+    """Let modules be found in a folder, as beside a script that is run; what is installed goes before them."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def place_of(value: object) -> str:
