@@ -55,6 +55,8 @@ class LoadedPlugin:
 
     name: str
     hooks: object
+    module: ModuleType
+    text: str
 
 
 def file_of(registry: Registry, plugin: str) -> PluginFile | None:
@@ -95,14 +97,16 @@ def load_file(given: str) -> LoadedPlugin:
         raise PluginError(f"{given}: a plugin is called after its file: letters, digits, - and _, not {name!r}")
     digest = sha256(text.encode()).hexdigest()
     _TEXTS[digest] = text
-    return LoadedPlugin(name, _to_hooks(name, value, module, f"{place}{colon}{inner}", digest))
+    return LoadedPlugin(name, _to_hooks(name, value, module, f"{place}{colon}{inner}", digest), module, text)
 
 
 def add_plugin(registry: Registry, loaded: LoadedPlugin) -> Registry:
     """The registry with one more plugin. Raises PluginError if one of its name, or an offer of it, is there already."""
     if loaded.name in registry.plugins:
-        taken = registry.plugins[loaded.name].package
-        raise PluginError(f"there is a plugin called {loaded.name!r} already ({taken}); rename the file")
+        raise PluginError(
+            f"there is a plugin called {loaded.name!r} already ({registry.plugins[loaded.name].package}): rename the "
+            f"file, or leave the other out, mappa --block {loaded.name} …"
+        )
     plugin = load_plugins(only=(), modules={loaded.name: loaded.hooks}).plugins[loaded.name]
     for kind, offers in plugin.offers.items():
         for name in offers.keys() & set(registry.names(kind)):

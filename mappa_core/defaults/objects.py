@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -18,6 +19,7 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import OfferKind
 from mappa_core.protocols import Coach, Shaper, TaskSource, Tool, Toolbox, Workflow
 
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 RECIPE = "plain"
 """The recipe of such a plugin: what it offers, with the defaults of the schema and its own settings."""
 
@@ -66,31 +68,49 @@ class ObjectPlugin:
             settings=settings or {},
         )
 
+    @property
+    def offered(self) -> Mapping[OfferKind, Mapping[str, object]]:
+        """What it offers, by kind and name."""
+        return {
+            "tasks": {} if self.tasks is None else {self.name: self.tasks},
+            "workflows": {} if self.workflow is None else {self.name: self.workflow},
+            "coaches": self.coaches,
+            "tools": self.tools,
+            "shapers": self.shapers,
+        }
+
     @hookimpl
     def mappa_tasks(self) -> Iterable[Offer[TaskSource]]:
-        return _offers("tasks", {} if self.tasks is None else {self.name: self.tasks})
+        return self._offers("tasks")
 
     @hookimpl
     def mappa_workflows(self) -> Iterable[Offer[Workflow]]:
-        return _offers("workflows", {} if self.workflow is None else {self.name: self.workflow})
+        return self._offers("workflows")
 
     @hookimpl
     def mappa_coaches(self) -> Iterable[Offer[Coach]]:
-        return _offers("coaches", self.coaches)
+        return self._offers("coaches")
 
     @hookimpl
     def mappa_tools(self) -> Iterable[Offer[Tool | Toolbox]]:
-        return _offers("tools", self.tools)
+        return self._offers("tools")
 
     @hookimpl
     def mappa_shapers(self) -> Iterable[Offer[Shaper]]:
-        return _offers("shapers", self.shapers)
+        return self._offers("shapers")
 
     @hookimpl
     def mappa_recipes(self) -> Mapping[str, Traversable]:
+        return {RECIPE: TextFile(f"{RECIPE}.yaml", json.dumps(self.recipe.plain, indent=2))}
+
+    @property
+    def recipe(self) -> SettingsNode:
+        """The settings of its recipe, without origins."""
         layers = [{key: value} for key, value in self.settings.items()]
-        recipe = reduce(merge, map(_nest, layers), with_origin(self._own_settings(), self.name))
-        return {RECIPE: TextFile(f"{RECIPE}.yaml", json.dumps(recipe.plain, indent=2))}
+        return reduce(merge, map(_nest, layers), with_origin(self._own_settings(), ""))
+
+    def _offers(self, kind: OfferKind) -> list[Offer[Any]]:
+        return [offer(kind, value, name) for name, value in self.offered[kind].items()]
 
     def _own_settings(self) -> dict[str, Any]:
         """What follows from what there is to offer."""
@@ -113,11 +133,10 @@ def _nest(layer: Mapping[str, Any]) -> SettingsNode:
     return reduce(lambda node, part: with_origin({part: node.plain}, ""), key.split(".")[::-1], with_origin(value, ""))
 
 
-def _offers(kind: OfferKind, given: Mapping[str, object]) -> list[Offer[Any]]:
-    return [_offer(kind, name, value) for name, value in given.items()]
-
-
-def _offer(kind: OfferKind, name: str, value: object) -> Offer[Any]:
+def offer(kind: OfferKind, value: object, name: str | None = None) -> Offer[Any]:
+    """The offer of a function, a class or an object, for hooks; by default under its own name. Raises PluginError if it
+    does not fit its kind."""
+    name = name or _name_of(value)
     where = f"{name} ({place_of(value)})"
     if not isinstance(value, type):
         # What does not fit is said at the start, and not when the first action needs it.
@@ -140,7 +159,9 @@ def _by_name(kind: OfferKind, given: Iterable[object]) -> Mapping[str, object]:
 
 def _name_of(value: object) -> str:
     spec = getattr(value, "spec", None)
-    return cast(str, getattr(spec, "name", None) or getattr(value, "__name__", None) or type(value).__name__)
+    name = cast(str, getattr(spec, "name", None) or getattr(value, "__name__", None) or type(value).__name__)
+    # Names of offers are lower case, and those of classes are not.
+    return _CAPITAL.sub("_", name).lower()
 
 
 class TextFile(Traversable):

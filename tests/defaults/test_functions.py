@@ -297,7 +297,7 @@ def test_a_plugin_of_objects_has_a_recipe_of_all_that_it_offers():
     assert composed.full_name == "team/plain"
     assert (config.tasks.use, config.workflow.use, config.coach.use) == ("team", "team", "judge")
     assert config.workflow.options == Options(limit=7)
-    assert [shaper.use for shaper in config.shapers] == ["scale", "FunctionShaper"]
+    assert [shaper.use for shaper in config.shapers] == ["scale", "function_shaper"]
     assert config.tools["weigh"].use == "weigh"
     assert (config.train.iterations, config.train.prompts, config.policies["default"].model) == (2, 3, "m")
 
