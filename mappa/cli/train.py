@@ -25,6 +25,7 @@ def command(
     """Train a team of agents on a coach's verdict of every action."""
     from mappa.cli import progress, run_result
     from mappa.cli.console import Console
+    from mappa.session.trust import add_own_plugin
     from mappa.training.run import Run
 
     registry = load_registry()
@@ -34,6 +35,7 @@ def command(
         if arguments.chooses_config or arguments.name:
             others = "--plugin, --recipe, --config and --name"
             raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
+        registry = add_own_plugin(registry, resume, trust=trust)
         run = Run.resume(resume, *arguments.words, registry=registry, trust=trust)
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
