@@ -9,6 +9,7 @@ from mappa.cli.console import Name as Name
 from mappa.cli.console import echo as echo
 from mappa.cli.console import escape as escape
 from mappa.cli.options import ConfigArguments as ConfigArguments
+from mappa.cli.options import file_option as file_option
 from mappa.cli.options import load_registry as load_registry
 from mappa.cli.options import recipe_options as recipe_options
 from mappa.cli.options import trust_option as trust_option

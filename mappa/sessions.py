@@ -19,6 +19,7 @@ from mappa.session.runtime import attach_coaches as attach_coaches
 from mappa.session.runtime import open_batches as open_batches
 from mappa.session.runtime import record_prompts as record_prompts
 from mappa.session.runtime import record_session_events as record_session_events
+from mappa.session.trust import add_own_plugin as add_own_plugin
 from mappa.session.trust import require_trusted as require_trusted
 from mappa.session.trust import restore_resumed as restore_resumed
 from mappa.session.trust import restore_trusted as restore_trusted

@@ -59,7 +59,8 @@ def _first_party() -> Mapping[str, Mapping[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """Loaded plugin. `recipes` and `offers` are keyed by short name; `package` is its distribution."""
+    """Loaded plugin. `recipes` and `offers` are keyed by short name; `package` is its distribution, or its `source`:
+    the file or module that it was read from, with the hash of its text as `version`."""
 
     name: str
     package: str
@@ -67,6 +68,7 @@ class Plugin:
     offers: Mapping[OfferKind, Mapping[str, Offer[Any]]]
     recipes: Mapping[str, Traversable] = field(default_factory=dict)
     checks: tuple[CheckArea, ...] = ()
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +189,6 @@ def find_entry_points(block: Collection[str] = (), only: Collection[str] | None 
     return tuple(point for name, point in by_name.items() if name in selected and name not in block)
 
 
-def find_recipes(package: str) -> Mapping[str, Traversable]:
-    """Find the recipes of a package by name: the files `recipes/NAME.yaml`."""
-    entries = (files(package) / "recipes").iterdir()
-    return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}
-
-
 def sort_entry_points(
     group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), block: Collection[str] = ()
 ) -> Mapping[str, EntryPoint]:
@@ -231,7 +227,9 @@ def load_plugins(
     for name, module in (modules or {}).items():
         if name in plugins:
             raise PluginError(f"there is a plugin called {name!r} already ({plugins[name].package})")
-        plugins[name] = _collect(module, name, package=f"{name} (of this process)", release="-")
+        source = getattr(module, "mappa_source", None)
+        package, release = source or f"{name} (of this process)", getattr(module, "mappa_version", "-")
+        plugins[name] = replace(_collect(module, name, package, release), source=source)
     plugins = {name: _add_transport_offers(plugin, core) for name, plugin in plugins.items()}
     _check_duplicates(plugins.values())
     return Registry(plugins=MappingProxyType(plugins), broken=MappingProxyType(broken))

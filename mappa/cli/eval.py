@@ -56,6 +56,8 @@ def command(
     from mappa.cli.progress import rollout_bar
     from mappa.cli.result_tables import show_evaluation
     from mappa.evaluation.standalone import evaluate_standalone
+    from mappa.session.trust import add_own_plugin
+    from mappa.store.folder import CONFIG
 
     registry = load_registry()
     loaded = None
@@ -64,8 +66,9 @@ def command(
             raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
         composed = arguments.compose(registry)
     else:
-        if arguments.plugin or arguments.recipe or arguments.config_files:
+        if arguments.chooses_config:
             raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
+        registry = add_own_plugin(registry, run / CONFIG, trust=trust)
         composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words, trust=trust)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)

@@ -1,9 +1,12 @@
-"""Options shared by commands: plugins, and the config composed of a recipe, config files and `key=value` words."""
+"""Options shared by commands: plugins, and the config composed of a recipe, config files and `key=value` words.
+
+A plugin that is a file is loaded where its option is parsed, and is there for `load_registry` of the same command.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -13,7 +16,11 @@ import click
 
 from mappa.cli.command_group import blocked_plugins, plugin_names
 from mappa.config.compose import ComposedConfig, compose
+from mappa.config.plugin_files import LoadedPlugin, load_file, names_file
 from mappa_core.plugins import Registry, load_plugins
+
+_FILES = f"{__name__}.files"
+"""Plugins of files that a command loaded, in the `meta` of its context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,12 @@ class ConfigArguments:
     config_files: tuple[Path, ...]
     settings: tuple[str, ...]
     name: str | None
+
+    @property
+    def chooses_config(self) -> bool:
+        """Whether a config is chosen; the plugin of a run, where it is a file, may be named beside the run's config."""
+        is_file = any(loaded.name == self.plugin for loaded in _loaded_files())
+        return bool((self.plugin and not is_file) or self.recipe or self.config_files)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -45,8 +58,14 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         function(arguments=arguments, **given)
 
     decorators = (
-        click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),
-        click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` by default."),
+        click.option(
+            "--plugin",
+            metavar="NAME",
+            shell_complete=_plugin_names,
+            callback=_load_file,
+            help="Plugin whose recipe is used: an installed one, or a file (./team.py), module or module:object.",
+        ),
+        click.option("--recipe", metavar="NAME", help="Recipe of the plugin; its only one or `tiny` by default."),
         click.option(
             "--config",
             "config_files",
@@ -67,10 +86,36 @@ trust_option = click.option("--trust", is_flag=True, help="Trust a run of others
 """The option of commands that build what a stored run names; they receive it as `trust`."""
 
 
+def file_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that names the file of a run's plugin, to commands that take a run and no recipe."""
+    return click.option(
+        "--plugin",
+        metavar="FILE",
+        callback=_load_file,
+        expose_value=False,
+        help="A plugin that is a file or module: of the run's team where it changed since, of a coach, …",
+    )(function)
+
+
+def _load_file(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Load the plugin of a file or module, and return the name of the plugin."""
+    if given is None or ctx.resilient_parsing or not names_file(given):
+        return given
+    loaded = load_file(given)
+    ctx.meta.setdefault(_FILES, []).append(loaded)
+    return loaded.name
+
+
+def _loaded_files() -> Sequence[LoadedPlugin]:
+    current = click.get_current_context(silent=True)
+    return () if current is None else current.meta.get(_FILES, ())
+
+
 def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in plugin_names(ctx) if name.startswith(incomplete)]
 
 
 def load_registry() -> Registry:
-    """Load core and all installed plugins except those left out with `mappa --block`."""
-    return load_plugins(block=blocked_plugins())
+    """Load core, all installed plugins except those left out with `mappa --block`, and those of files that the command
+    names."""
+    return load_plugins(block=blocked_plugins(), modules={loaded.name: loaded.hooks for loaded in _loaded_files()})

@@ -25,6 +25,7 @@ def command(
     """Train a team of agents on a coach's verdict of every action."""
     from mappa.cli import progress, run_result
     from mappa.cli.console import Console
+    from mappa.session.trust import add_own_plugin
     from mappa.training.run import Run
     from mappa.training.warm_start import WarmStart, is_warm_start
 
@@ -32,12 +33,12 @@ def command(
     if resume is None:
         run = Run(arguments.compose(registry), registry)
     else:
-        if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
+        if arguments.chooses_config or arguments.name:
             others = "--plugin, --recipe, --config and --name"
             raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
-        run = (WarmStart if is_warm_start(resume) else Run).resume(
-            resume, *arguments.words, registry=registry, trust=trust
-        )
+        registry = add_own_plugin(registry, resume, trust=trust)
+        kind = WarmStart if is_warm_start(resume) else Run
+        run = kind.resume(resume, *arguments.words, registry=registry, trust=trust)
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
         console.print(recipe_line(run.composed, registry), soft_wrap=True, highlight=False)

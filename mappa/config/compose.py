@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +13,21 @@ from typing import Any, cast
 import msgspec
 from omegaconf import OmegaConf
 
+from mappa.config.plugin_files import PluginFile, file_of
 from mappa.config.validate import MissingValues, fields_to_keys, raise_missing, require_values, validate
-from mappa.config.yaml_io import CONFIG, MAX_CONFIG_BYTES, format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa.config.yaml_io import (
+    CONFIG,
+    MAX_CONFIG_BYTES,
+    format_scalar,
+    format_yaml,
+    parse_origins,
+    parse_overrides,
+    parse_yaml,
+)
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
-from mappa_core.errors import ConfigError, PluginError, RunError
+from mappa_core.errors import ConfigError, MissingSetting, PluginError, RunError
 from mappa_core.files import has_file, read_text
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
@@ -33,7 +42,14 @@ SECTION_KINDS: Mapping[str, OfferKind] = {
 OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
 
 RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
+PLUGIN = "plugin"  # Top-level key of a stored config: the file of its plugin, where it has no package.
 RECORD = "record of the run"  # Origin of what a run changed after it wrote its config.
+_FILE_HINTS: Mapping[str, str] = {
+    "coach.use": "a function of a scene that is marked with @mappa.coach",
+    "tasks.use": "a list `tasks`",
+    "workflow.use": "a subclass of mappa_core.Workflow",
+}
+"""What gives a plugin that is a file the setting, by key."""
 EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
@@ -56,10 +72,17 @@ class ComposedConfig:
     plugin: str
     recipe: str
     missing_offers: tuple[MissingOffer, ...] = ()
+    file: PluginFile | None = None
+    """The file of the plugin, where it has no package."""
 
     @property
     def full_name(self) -> str:
         return f"{self.plugin}/{self.recipe}"
+
+    @property
+    def code(self) -> str | None:
+        """The text of the plugin's file, for a run to keep."""
+        return None if self.file is None else self.file.text
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -79,7 +102,8 @@ class ComposedConfig:
 
     def to_yaml(self) -> str:
         """Return the config as YAML with the origin of every value as a comment; `restore` reads it back."""
-        return f"{RECIPE}: {self.full_name}\n{format_yaml(self.settings)}"
+        file = "" if self.file is None else f"{PLUGIN}: {format_scalar(asdict(self.file))}\n"
+        return f"{RECIPE}: {self.full_name}\n{file}{format_yaml(self.settings)}"
 
     def require_installed(self) -> None:
         """Raise PluginError that lists all offers of the config that are not installed."""
@@ -102,9 +126,18 @@ def compose(
     offer.
     """
     files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
+    recorded = [_pop_plugin(settings) for settings, _ in files]
+    for path, (_, file) in zip(config_files, recorded, strict=True):
+        _check_file(registry, file, f"{path}")
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
-    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), parse_overrides(overrides)]
-    return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in recorded), parse_overrides(overrides)]
+    try:
+        return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+    except MissingValues as missing:
+        hints = [hint for key, hint in _FILE_HINTS.items() if key in missing.keys]
+        if not hints or file_of(registry, chosen.plugin) is None:
+            raise
+        raise MissingSetting(f"{missing}, or in the file: {', '.join(hints)}") from missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +150,7 @@ class StoredConfig:
     settings: SettingsNode
     plugin: str
     recipe: str
+    file: PluginFile | None = None
 
     def read(self, overrides: Sequence[str] = (), recorded: Sequence[str] = ()) -> RunConfig:
         """The config as `lay_over` lays it, with options as they stand there. Raises ConfigError for a setting that
@@ -155,7 +189,8 @@ def read_stored(stored: Path) -> StoredConfig:
     if name is None or "/" not in name:
         raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")
     plugin, _, recipe = name.partition("/")
-    return StoredConfig(path=stored, text=text, settings=settings, plugin=plugin, recipe=recipe)
+    settings, file = _pop_plugin(settings)
+    return StoredConfig(path=stored, text=text, settings=settings, plugin=plugin, recipe=recipe, file=file)
 
 
 def compose_installed(registry: Registry, stored: StoredConfig, overrides: Sequence[str]) -> ComposedConfig:
@@ -249,6 +284,33 @@ def _pop_text(node: SettingsNode, key: str) -> tuple[SettingsNode, str | None]:
     return replace(node, content={name: child for name, child in node.fields.items() if name != key}), taken.content
 
 
+def _pop_plugin(node: SettingsNode) -> tuple[SettingsNode, PluginFile | None]:
+    """Remove the record of the plugin's file from a layer."""
+    if PLUGIN not in node.fields:
+        return node, None
+    taken = node.fields[PLUGIN]
+    try:
+        file = msgspec.convert(taken.plain, PluginFile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{PLUGIN}: {error} (set by {taken.origin})") from error
+    return replace(node, content={name: child for name, child in node.fields.items() if name != PLUGIN}), file
+
+
+def _check_file(registry: Registry, recorded: PluginFile | None, source: str) -> None:
+    """Raise ConfigError if a config file was written for a plugin's file that the caller did not load, or for another
+    text of it. Nothing is loaded because a config says so."""
+    if recorded is None:
+        return
+    loaded = [file for file in (file_of(registry, name) for name in registry.plugins) if file is not None]
+    if not loaded:
+        raise ConfigError(f"{source} is of a plugin that is a file: name it, --plugin {recorded.place}")
+    if recorded.sha256 not in [file.sha256 for file in loaded]:
+        raise ConfigError(
+            f"{source} was written for another text of {recorded.place}. To take its settings for what that is now, "
+            f"remove its line `{PLUGIN}:`"
+        )
+
+
 def _choose_recipe(registry: Registry, plugin: str | None, recipe: str | None, stored: Sequence[str]) -> Recipe:
     if recipe is not None and "/" in recipe:
         owner, _, recipe = recipe.partition("/")
@@ -263,7 +325,8 @@ def _choose_recipe(registry: Registry, plugin: str | None, recipe: str | None, s
     if plugin is None:
         known = ", ".join(sorted({name.partition("/")[0] for name in registry.recipes}))
         raise ConfigError(f"no plugin was named: --plugin NAME. Plugins with recipes: {known or 'none is installed'}.")
-    return registry.recipe(plugin, recipe or DEFAULT_RECIPE)
+    recipes = tuple(registry.plugin(plugin).recipes)
+    return registry.recipe(plugin, recipe or (recipes[0] if len(recipes) == 1 else DEFAULT_RECIPE))
 
 
 def _recipe_layers(registry: Registry, recipe: Recipe) -> list[SettingsNode]:
@@ -297,7 +360,14 @@ def _resolve(registry: Registry, tree: SettingsNode, plugin: str, recipe: str) -
     settings = copy_origins(plain, tree)
     # Last, on the values with the defaults of options filled in.
     check_values(settings)
-    return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=tuple(missing))
+    return ComposedConfig(
+        config=config,
+        settings=settings,
+        plugin=plugin,
+        recipe=recipe,
+        missing_offers=tuple(missing),
+        file=file_of(registry, plugin),
+    )
 
 
 def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:

@@ -67,6 +67,7 @@ async def evaluate_standalone(
             plugin=composed.plugin,
             recipe=f"{composed.recipe}-{purpose}",
             config=composed.to_yaml(),
+            code=composed.code,
         )
         with folder, attach_coaches(folder, session):
             record_session_events(session, folder.store)

@@ -126,6 +126,7 @@ async def prove_blame(
                 plugin=composed.plugin,
                 recipe=f"{composed.recipe}-prove",
                 config=composed.to_yaml(),
+                code=composed.code,
             )
         )
         with storage_errors(folder.files):

@@ -75,6 +75,8 @@ class Sweep:
     plugin: str
     recipe: str
     blocked: tuple[str, ...]
+    file: str | None = None
+    """The file of the plugin, where it has no package."""
     arms: tuple[SweepArm, ...]
     runs: tuple[SweepRun, ...]
 
@@ -144,6 +146,7 @@ def create_sweep(
         plugin=composed.plugin,
         recipe=composed.recipe,
         blocked=tuple(blocked),
+        file=None if composed.file is None else composed.file.place,
         arms=tuple(arms),
         runs=tuple(SweepRun(arm=arm.name, seed=seed, folder=f"{arm.name}-s{seed}") for arm in arms for seed in seeds),
     )
@@ -163,7 +166,8 @@ def require_trusted_sweep(folder: Path, sweep: Sweep, registry: Registry, *, tru
     stored = read_stored(folder / CONFIG)
     differences = find_differences(registry, stored, ())
     words = [word for arm in sweep.arms for word in arm.words]
-    shown = (*map(str, differences), *words, *(f"run.name={run.folder}" for run in sweep.runs))
+    file = () if sweep.file is None else (f"--plugin {sweep.file}",)
+    shown = (*map(str, differences), *file, *words, *(f"run.name={run.folder}" for run in sweep.runs))
     require_trusted(folder / SWEEP_FILE, _planned_text(sweep, stored.text), shown, trust=trust)
 
 
@@ -356,7 +360,8 @@ class SweepRunner:
             f"run.name={format_scalar(run.folder)}",
             f"seed={run.seed}",
         )
-        return [*start, "train", "--quiet", "--config", str(self._folder / CONFIG), *arm.words, *place]
+        file = () if self.sweep.file is None else ("--plugin", self.sweep.file)
+        return [*start, "train", "--quiet", *file, "--config", str(self._folder / CONFIG), *arm.words, *place]
 
     def _update(self, run: SweepRun) -> None:
         self.sweep = self.sweep.with_run(run)

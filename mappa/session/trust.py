@@ -1,6 +1,7 @@
 """The gate between the config of a stored run and the objects that are built of it.
 
-A config names code, programs, hosts, paths and environment variables, and a run may come from anybody. What only looks
+A config names code (a plugin of one file, too), programs, hosts, paths and environment variables, and a run may come
+from anybody. What only looks
 at a run reads its config as data. What plays or judges again gets it here alone: it is built where this user made the
 run or trusts it, or where all that could run or reach anything is as installed, or as the user says now.
 """
@@ -15,12 +16,15 @@ from typing import Any
 
 import structlog
 
-from mappa.config.compose import ComposedConfig, StoredConfig, compose_installed, read_stored
+from mappa.config.compose import PLUGIN, ComposedConfig, StoredConfig, compose_installed, read_stored
+from mappa.config.plugin_files import MAX_FILE_BYTES, add_plugin, file_of, load_recorded
 from mappa.config.yaml_io import COMMAND_LINE, format_scalar
+from mappa.store.folder import FILES
 from mappa.store.marks import is_trusted, remember_trust
-from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, is_leaf
+from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, is_leaf, with_origin
 from mappa_core.errors import ConfigError, InputError, RunError
 from mappa_core.plugins import Registry
+from mappa_core.tools.file_archive import archived_path, open_content
 
 log = structlog.get_logger()
 
@@ -94,16 +98,46 @@ def restore_trusted(
         RunError, ConfigError, PluginError: it is no run, or its config cannot be composed.
     """
     stored = read_stored(run)
-    registry.plugin(stored.plugin)
+    is_file_absent = _is_file_absent(registry, stored)
+    if not is_file_absent:
+        registry.plugin(stored.plugin)
     stored.read(overrides, recorded)
     if not is_trusted(stored.path, stored.text):
         if trust:
             _remember(stored.path, stored.text)
         elif differences := tuple(find_differences(registry, stored, overrides, recorded)):
-            is_installed = stored.recipe in registry.plugin(stored.plugin).recipes
+            is_installed = not is_file_absent and stored.recipe in registry.plugin(stored.plugin).recipes
             beside = f"that of {stored.plugin}/{stored.recipe} as installed" if is_installed else "the default"
             raise UntrustedRun(_describe(stored, differences, beside))
     return stored.resolve(registry, overrides, recorded)
+
+
+def add_own_plugin(registry: Registry, run: Path, *, trust: bool = False) -> Registry:
+    """The registry for a stored run: with the plugin that it was made with, where that is a file, not in the registry
+    already, and the user made or trusts the run (or `trust`). Otherwise nothing of it is run: `restore_trusted` says
+    why. Raises PluginError if the file is missing or another one by now, or holds no plugin."""
+    stored = read_stored(run)
+    if stored.file is None or not _is_file_absent(registry, stored):
+        return registry
+    if not trust and not is_trusted(stored.path, stored.text):
+        return registry
+    archive = stored.path.parent / FILES
+    copy = archived_path(archive, stored.file.sha256)
+    return add_plugin(registry, load_recorded(stored.file, _read_kept(archive, stored.file.sha256), copy))
+
+
+def _read_kept(archive: Path, sha256: str) -> str | None:
+    """A text that a run keeps; None if it does not."""
+    try:
+        with open_content(archive, sha256) as content:
+            return content.read(MAX_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _is_file_absent(registry: Registry, stored: StoredConfig) -> bool:
+    """Whether a run was made with the plugin of a file that nobody loaded; under its name may be an installed one."""
+    return stored.file is not None and file_of(registry, stored.plugin) is None
 
 
 def restore_resumed(
@@ -140,6 +174,8 @@ def find_differences(
 ) -> Iterator[Difference]:
     """List the settings by which a stored config would run or reach something else than the installed recipe of its
     name, without those that `overrides` give. Values are compared as they stand: no options are built of them."""
+    if stored.file is not None and _is_file_absent(registry, stored):
+        yield Difference((PLUGIN,), with_origin(stored.file.place, str(stored.path)), None)
     installed = _compose_baseline(registry, stored, overrides)
     here = {} if installed is None else dict(_leaves(installed.settings))
     there = dict(_leaves(stored.lay_over(overrides, recorded)))

@@ -20,6 +20,7 @@ import os
 import socket
 from contextlib import AbstractContextManager, closing
 from datetime import datetime
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from secrets import token_hex
 
@@ -32,6 +33,7 @@ from mappa.store.writer import Store
 from mappa_core.errors import RunError
 from mappa_core.files import has_file, read_text, storage_errors, write_file
 from mappa_core.safe_files import open_own
+from mappa_core.tools.file_archive import store_content
 from mappa_core.tools.owned_folder import OwnedFolder
 
 CHECKPOINTS = "checkpoints"
@@ -62,12 +64,14 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         config: str,
         scratch: Path | None = None,
         url: str | None = None,
+        code: str | None = None,
     ) -> RunFolder:
         """Create a folder under `root`; `name` None generates one from plugin, recipe, time and four hex digits.
 
-        `url` is where its checkpoints are copied to, into a folder of the same name; the config is written there at
-        once, so that a read-only place is found before anything is computed. The folder is created atomically. Raises
-        RunError if it exists or the storage fails.
+        `code` is the text of the plugin if that is a file; it is kept among the files of the run. `url` is where its
+        checkpoints are copied to, into a folder of the same name; the config is written there at once, so that a
+        read-only place is found before anything is computed. The folder is created atomically. Raises RunError if it
+        exists or the storage fails.
         """
         path = _run_path(root, new_run_name(plugin, recipe) if name is None else name)
         with storage_errors(path):
@@ -80,6 +84,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 aside.mkdir()
                 write_file(aside, CONFIG, config)
                 write_mark(aside / CONFIG, config)
+                _keep_code(aside, code)
                 Store.create(aside / DATABASE_NAME)
                 if url is not None:
                     _claim_mirror(Mirror(url).subfolder(path.name), config)
@@ -108,8 +113,10 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def files(self) -> Path:
         return self.path / FILES
 
-    def write_config(self, text: str) -> None:
-        """Replace `config.yaml`, for a run that resumes with other settings."""
+    def write_config(self, text: str, code: str | None = None) -> None:
+        """Replace `config.yaml`, for a run that resumes with other settings, or another text of its plugin."""
+        with storage_errors(self.files):
+            _keep_code(self.path, code)
         write_file(self.path, CONFIG, text)
         write_mark(self.path / CONFIG, text)
 
@@ -181,6 +188,11 @@ def _run_path(root: Path, name: str) -> Path:
     if Path(name).name != name or name.startswith("."):
         raise RunError(f"run.name: {name!r} is not a name of a folder; the folder it lies in is run.root")
     return root / name
+
+
+def _keep_code(run: Path, code: str | None) -> None:
+    if code is not None:
+        store_content(run / FILES, BufferedReader(BytesIO(code.encode())))
 
 
 def _claim_mirror(mirror: Mirror, config: str) -> None:

@@ -24,7 +24,7 @@ from mappa.rollout.counterfactual import CounterfactualBound, bound_counterfactu
 from mappa.session import Session, attach_coaches, open_session, record_session_events
 from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.start_weights import resolve_starts
-from mappa.session.trust import restore_resumed
+from mappa.session.trust import add_own_plugin, restore_resumed
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
@@ -84,7 +84,7 @@ class Run:
         """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it. Raises
         ConfigError, with the difference, if a setting would change finished work, or leave some out, or if the run is a
         stranger's that would run or reach what is not installed; `trust` resumes that, too, and is remembered."""
-        registry = registry or load_plugins()
+        registry = add_own_plugin(registry or load_plugins(), folder / CONFIG, trust=trust)
         stored, composed = restore_resumed(registry, folder / CONFIG, settings, trust=trust)
         check_resume_changes(stored, composed)
         with closing(Database.open(folder / DATABASE_NAME, write=False)) as database:
@@ -159,7 +159,7 @@ class Run:
             _warn_of_overlap(session)
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
-                folder.write_config(self.composed.to_yaml())
+                folder.write_config(self.composed.to_yaml(), self.composed.code)
                 write_summary(folder.path, replace(self._blank_summary(), seconds=clock.earlier))
                 opened.enter_context(attach_coaches(folder, session))
                 # The cap on spending counts all starts of a run.
@@ -237,6 +237,7 @@ class Run:
             plugin=self.composed.plugin,
             recipe=self.composed.recipe,
             config=self.composed.to_yaml(),
+            code=self.composed.code,
             scratch=scratch,
             url=config.checkpoint.url,
         )

@@ -1,4 +1,4 @@
-"""Prompts and rubrics in Markdown files: sandboxed Jinja templates, and what they show of earlier actions."""
+"""Files of packages: prompts and rubrics in Markdown, which are sandboxed Jinja templates, and recipes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,3 +110,9 @@ def create_prompt_environment(*folders: Path) -> Environment:
 def read_rubric(package: str, agent: str) -> str:
     """Read `rubrics/AGENT.md` of a package, by which a coach judges the agent's actions."""
     return (files(package) / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
+
+
+def find_recipes(package: str) -> Mapping[str, Traversable]:
+    """Find the recipes of a package by name: the files `recipes/NAME.yaml`."""
+    entries = (files(package) / "recipes").iterdir()
+    return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mappa.config.yaml_io import format_yaml, parse_yaml
 from mappa.look.demo import unpack_demo
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.session.trust import HARMLESS, UntrustedRun, find_differences, restore_trusted
+from mappa.session.trust import HARMLESS, UntrustedRun, add_own_plugin, find_differences, restore_trusted
 from mappa.store.folder import RunFolder
 from mappa.store.marks import write_mark
 from mappa_core.config.layers import with_origin
@@ -92,7 +93,8 @@ def put(key: str, value: Any) -> Change:
         section = config
         for name in above:
             section = section[name]
-        filled = json.loads(json.dumps(value).replace("HERE", str(here)).replace("URL", url))
+        digest = sha256((here / "canary.py").read_bytes()).hexdigest()
+        filled = json.loads(json.dumps(value).replace("HERE", str(here)).replace("URL", url).replace("SHA", digest))
         section[last] = filled
 
     return change
@@ -127,6 +129,25 @@ CHANGES: Mapping[str, Change] = {
     "root": put("run.root", "HERE/elsewhere"),
     "scratch": put("store.scratch", "HERE/scratch"),
 }
+CANARY = {"use": "function", "options": {"function": "canary:solve"}}
+FILES: Mapping[str, Change] = {
+    "a file": put("plugin", {"place": "HERE/canary.py", "sha256": "SHA"}),
+    "a module": put("plugin", {"place": "canary:solve", "sha256": "SHA"}),
+    "function as tasks": put("tasks", CANARY),
+    "function as workflow": put("workflow", CANARY),
+    "function as tool": put("tools.more", CANARY),
+    "function as coach": put("coach.hindsight", CANARY),
+    "function as coach of an agent": put("coach.by_agent", {"verifier": CANARY}),
+    "function as shaper": put("shapers", [CANARY]),
+    "function as estimator": put("estimator", CANARY),
+    "function as estimator of an agent": put("estimator.by_agent", {"verifier": CANARY}),
+    "function as optimiser": put("prompts", {**CANARY, "policy": "default", "every": 1}),
+    "function as loss": put("loss", CANARY),
+    "function as engine": put("engine", CANARY),
+    "function as tracker": put("trackers", [CANARY]),
+}
+"""Code of a file that is no package: what a config names is no reason to run it."""
+ALL: Mapping[str, Change] = {**CHANGES, **FILES}
 BUILDING = {
     "judge": ("judge", "RUN", "--coach", "mathchat-rules"),
     "judge by its own": ("judge", "RUN", "--coach", "openai", "model=m"),
@@ -167,7 +188,7 @@ def hostile(here: Path, url: str, *names: str) -> Path:
     config = parse_yaml((run / "config.yaml").read_text(), "x").plain
     recipe = config.pop("recipe")
     for name in names:
-        CHANGES[name](config, here, url)
+        ALL[name](config, here, url)
     if "coach" in names:
         config["coach"]["options"] = openai(url)["options"]
     text = f"recipe: {recipe}\n{format_yaml(with_origin(config, 'command line'))}"
@@ -190,16 +211,20 @@ def registry():
     return load_plugins()
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", ALL)
 def test_whatever_a_stranger_names_is_not_built(name, registry, here, asked):
     url, requests = asked
     run = hostile(here, url, name)
     with pytest.raises(UntrustedRun, match="Nothing of it was run or sent"):
-        restore_trusted(registry, run)
+        restore_trusted(add_own_plugin(registry, run), run)
     untouched(here, requests)
 
 
-@pytest.mark.parametrize("names", [("unsafe",), tuple(name for name in CHANGES if name != "coach")], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [("unsafe",), tuple(name for name in CHANGES if name != "coach"), tuple(FILES)],
+    ids=["one", "all", "files"],
+)
 @pytest.mark.parametrize("what", BUILDING)
 def test_a_command_that_builds_a_run_stops_before_it_does(what, names, here, asked, capsys):
     url, requests = asked
@@ -215,7 +240,7 @@ def test_a_command_that_builds_a_run_stops_before_it_does(what, names, here, ask
 
 def test_looking_at_a_strangers_run_works_whatever_it_names(here, asked, capsys):
     url, requests = asked
-    run = hostile(here, url, *(name for name in CHANGES if name != "coach"))
+    run = hostile(here, url, *(name for name in ALL if name != "coach"))
     shutil.copytree(run, run.with_name("copy"))
     with runs.open(run) as reader:
         first = next(iter(reader.trajectories)).id
@@ -302,6 +327,26 @@ def test_an_export_of_a_strangers_model_asks_nobody(here, asked, capsys):
     said = capsys.readouterr().err
     assert "were not asked for, as the run was not made here by you" in said and "copies/hostile@last" in said
     assert requests == [] and not (here / "trace").exists()
+
+
+@pytest.mark.parametrize("place", ["a file", "a module"])
+def test_the_file_of_a_run_is_not_run_until_the_user_names_it_or_trusts_the_run(place, here, asked, capsys):
+    run = hostile(here, asked[0], place)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("recipe: mathchat/tiny", "recipe: canary/plain"))
+    assert main(["judge", str(run), "--coach", "mathchat-rules"]) == 2
+    said = capsys.readouterr().err
+    assert GATED in said and "plugin: " in said and "no plugin is called" not in said
+    assert not (here / "trace").exists()
+    # A run's config as a file of settings loads none either.
+    assert main(["config", "--config", str(config)]) == 2
+    assert "--plugin " in capsys.readouterr().err and not (here / "trace").exists()
+    for words in (("--trust",), ("--plugin", "./canary.py")):
+        shutil.rmtree(here / "state", ignore_errors=True)
+        assert main(["judge", str(run), "--coach", "mathchat-rules", *words]) == 2
+        assert "canary" in capsys.readouterr().err and (here / "trace").exists()
+        (here / "trace").unlink()
+        sys.modules.pop("canary", None)
 
 
 def test_values_of_the_users_own_stand_in_for_those_of_the_stranger(here, asked, capsys):

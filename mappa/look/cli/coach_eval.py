@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from mappa.cli.console import Console, echo
-from mappa.cli.options import load_registry, trust_option
+from mappa.cli.options import file_option, load_registry, trust_option
 from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
 from mappa_core.plugins import Registry
@@ -146,6 +146,7 @@ class _Evaluated:
     "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Timeout of a verdict."
 )
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
+@file_option
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

@@ -15,7 +15,7 @@ from rich.table import Table
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_or_dash, format_percent
-from mappa.cli.options import load_registry, trust_option
+from mappa.cli.options import file_option, load_registry, trust_option
 from mappa.look.cli.verdict_tables import check_answered, format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
 from mappa_core.redaction import clean_name
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which rollouts."
 )
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Trajectories at most, the first ones.")
+@file_option
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -55,9 +56,9 @@ def command(
     section `coach` for it, as in coach.spend_usd=5.
     """
     from mappa.look.judge import judge_run
-    from mappa.session.trust import restore_trusted
+    from mappa.session.trust import add_own_plugin, restore_trusted
 
-    registry = load_registry()
+    registry = add_own_plugin(load_registry(), run, trust=trust)
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
     composed = restore_trusted(registry, run, (f"coach.use={json.dumps(coach)}", *own), trust=trust)
     errors = Console(stderr=True)

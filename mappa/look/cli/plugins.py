@@ -11,13 +11,14 @@ import click
 from mappa.cli.command_group import blocked_plugins
 from mappa.cli.console import echo
 from mappa.cli.find_commands import find_commands
-from mappa.cli.options import load_registry
+from mappa.cli.options import file_option, load_registry
 from mappa_core.plugins import Plugin
 
 
 @click.group("plugins", invoke_without_command=True)
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@file_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
     """List plugins, what they offer, and which are broken."""

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from mappa.cli.announce import announce_providers
 from mappa.cli.console import Console, echo
-from mappa.cli.options import load_registry, trust_option
+from mappa.cli.options import file_option, load_registry, trust_option
 from mappa.cli.progress import rollout_bar
 from mappa.look.cli.verdict_tables import make_table
 from mappa_core import Split
@@ -38,6 +38,7 @@ MAX_LISTED = 8
 @click.option("--split", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Which plays.")
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Failed plays at most, the first ones.")
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Write the tasks of plays that flipped.")
+@file_option
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -61,11 +62,11 @@ def command(
     """
     from mappa.look.blame_proof import prove_blame, write_tasks
     from mappa.look.output_files import check_writable
-    from mappa.session.trust import restore_trusted
+    from mappa.session.trust import add_own_plugin, restore_trusted
 
     if save is not None:
         check_writable(save)
-    registry = load_registry()
+    registry = add_own_plugin(load_registry(), run, trust=trust)
     chosen = () if coach is None else (f"coach.use={json.dumps(coach)}",)
     composed = restore_trusted(registry, run, ("run.name=null", *chosen, *settings), trust=trust)
     errors = Console(stderr=True)

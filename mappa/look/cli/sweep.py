@@ -73,7 +73,7 @@ def command(
     if resume is None:
         folder, sweep = _create_sweep(arguments, vary, seeds, folder)
     else:
-        if vary or seeds or folder or arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
+        if vary or seeds or folder or arguments.plugin or arguments.chooses_config or arguments.words:
             raise ConfigError(
                 "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
             )

@@ -11,7 +11,7 @@ from mappa.config.compose import read_stored
 from mappa.look.importing.offers import IMPORT_RECIPE
 from mappa.runs import RunReader
 from mappa.session.stored_runs import RecordedScenes, open_stored_scenes
-from mappa.session.trust import restore_trusted
+from mappa.session.trust import add_own_plugin, restore_trusted
 from mappa_core.plugins import Registry
 
 
@@ -38,6 +38,7 @@ async def open_shown_scenes(
     if not shown or is_imported(reader):
         yield RecordedScenes(agents=team.agents, metric=team.metric, reference_for=shown)
         return
+    registry = add_own_plugin(registry, folder, trust=trust)
     config = restore_trusted(registry, folder, trust=trust).config
     async with open_stored_scenes(config, registry, reader.files) as scenes:
         yield replace(scenes, reference_for=shown)

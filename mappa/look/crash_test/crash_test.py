@@ -89,6 +89,7 @@ async def run_crash_test(
                 plugin=composed.plugin,
                 recipe=f"{composed.recipe}-crash",
                 config=composed.to_yaml(),
+                code=composed.code,
             )
         )
         record_session_events(session, folder.store)

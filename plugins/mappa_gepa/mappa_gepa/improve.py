@@ -277,11 +277,13 @@ def _check_price(composed: ComposedConfig, options: ImproveOptions, provider: Pr
 def _open_folder(composed: ComposedConfig, search: StoredSearch, folder: Path | None) -> RunFolder:
     if folder is not None:
         opened = RunFolder.open(folder)
-        opened.write_config(composed.to_yaml())
+        opened.write_config(composed.to_yaml(), composed.code)
         return opened
     run = composed.config.run
     recipe, text = f"{composed.recipe}-improve", composed.to_yaml()
-    opened = RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=text)
+    opened = RunFolder.create(
+        Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=text, code=composed.code
+    )
     search.write(opened.path)
     return opened
 

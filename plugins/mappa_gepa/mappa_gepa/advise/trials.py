@@ -248,7 +248,12 @@ class Trials:
         }
         run, before = composed.config.run, 0
         folder = RunFolder.create(
-            Path(run.root), None, plugin=composed.plugin, recipe=f"{composed.recipe}-advise", config=composed.to_yaml()
+            Path(run.root),
+            None,
+            plugin=composed.plugin,
+            recipe=f"{composed.recipe}-advise",
+            config=composed.to_yaml(),
+            code=composed.code,
         )
         with folder:
             for look, after in enumerate(plan.looks):

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from mappa.commands import Console, announce_providers, echo, load_registry, rollout_bar, trust_option
+from mappa.commands import Console, announce_providers, echo, file_option, load_registry, rollout_bar, trust_option
 from mappa.runs import RunReader
-from mappa.sessions import ComposedConfig, restore_trusted
+from mappa.sessions import ComposedConfig, add_own_plugin, restore_trusted
 from mappa_core import ConfigError
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
@@ -39,6 +39,7 @@ NOTHING_TO_TRY = (
 )
 @click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents that can be trained.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
+@file_option
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -72,7 +73,8 @@ def command(
         raise ConfigError(NOTHING_TO_TRY)
     words = tuple(word for word in settings if not word.startswith(PROPOSER))
     proposed = tuple(word.removeprefix(PROPOSER) for word in settings if word.startswith(PROPOSER))
-    registry, errors, announced = load_registry(), Console(stderr=True), set[Provider]()
+    registry = add_own_plugin(load_registry(), run, trust=trust)
+    errors, announced = Console(stderr=True), set[Provider]()
 
     followed = _last_prompts(run)
 

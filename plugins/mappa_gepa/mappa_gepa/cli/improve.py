@@ -24,7 +24,7 @@ from mappa.commands import (
     trust_option,
 )
 from mappa.runs import RunReader
-from mappa.sessions import ComposedConfig, diff_configs, restore_resumed, restore_trusted
+from mappa.sessions import ComposedConfig, add_own_plugin, diff_configs, restore_resumed, restore_trusted
 from mappa_core import ConfigError, Registry
 from mappa_core.codec import to_json
 from mappa_gepa.options import PERFECT, ImproveOptions
@@ -86,7 +86,9 @@ def command(
     """
     from mappa_gepa.improve import Watcher, improve
 
-    registry = load_registry()
+    registry, earlier = load_registry(), run or resume
+    if earlier is not None:
+        registry = add_own_plugin(registry, earlier, trust=trust)
     given = {name: value for name, value in chosen.items() if value not in (None, ())}
     composed, search = _compose(arguments, registry, run, resume, given, trust=trust)
     errors = Console(stderr=True)
@@ -112,7 +114,7 @@ def _compose(
     trust: bool,
 ) -> tuple[ComposedConfig, StoredSearch]:
     """The config and the search that the arguments choose, or those of the run that is resumed."""
-    if (run or resume) and (arguments.plugin or arguments.recipe or arguments.config_files):
+    if (run or resume) and arguments.chooses_config:
         raise ConfigError("--run and --resume take that run's config: leave out --plugin, --recipe and --config")
     proposer_settings = tuple(word.removeprefix(PROPOSER) for word in arguments.words if word.startswith(PROPOSER))
     words = tuple(word for word in arguments.words if not word.startswith(PROPOSER))
