@@ -113,6 +113,8 @@ class ImportResult:
     is_new: bool
     """Whether the run was made now, and not added to."""
     trajectories: int
+    recorded: tuple[str, ...]
+    """Ids of the trajectories."""
     went_on: int
     tasks: int
     measured: int
@@ -356,6 +358,7 @@ def _add_plays(
         format=chosen,
         is_new=False,
         trajectories=len(imported),
+        recorded=tuple(one.trajectory.id for one in imported),
         went_on=sum(one.known is not None and one.known.trajectory is not None for one in changed),
         tasks=len({one.trajectory.task.id for one in imported}),
         measured=sum(IMPORT_METRIC in one.trajectory.outcome for one in imported),
