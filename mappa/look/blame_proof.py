@@ -103,10 +103,13 @@ async def prove_blame(
             files, and the run's source has no such task.
         ConfigError, PluginError: the config cannot be built.
     """
-    composed.require_installed()
     config = composed.config
-    if config.workflow.use == IMPORT_RECIPE:
-        raise RunError(f"{run} was imported, so nothing can be played on: see whom verdicts blame with mappa observe")
+    if config.workflow.use == IMPORT_RECIPE:  # Before what is missing is named: installing it would not help.
+        raise RunError(
+            f"{run} was imported from a log, so there is no team to play it on with. Whom verdicts blame in it: "
+            f"mappa observe {run}"
+        )
+    composed.require_installed()
     async with AsyncExitStack() as stack:
         reader = stack.enter_context(RunReader(run))
         checkpoint = max(reader.checkpoints.values(), default=None)
