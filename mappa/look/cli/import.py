@@ -100,8 +100,9 @@ def command(
 
     The format is detected from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
     labelled failures. The run can be observed, judged, used to certify a coach, viewed and reported. If it is there
-    already, what came since is added to it, and it keeps its options. A line of messages is one rollout, and every message of an agent an action; the spans of one trace are a rollout. KEY is a
-    key of the line (for spans, an attribute of the root span); dots reach into objects:
+    already, what came since is added to it, and it keeps its options. A line of messages is one rollout, and every
+    message of an agent an action; the spans of one trace are a rollout. KEY is a key of the line (for spans, an
+    attribute of the root span); dots reach into objects:
 
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
