@@ -240,15 +240,11 @@ def _read_lines(
     documents, ranges, unfinished, read = [], [], None, 0
     for start, end in pairwise((0, *ends)):
         line, lines = data[start:end], lines + 1
-        is_ended = line.endswith(b"\n")
-        try:
-            if line.strip():
-                documents.append(parse_line(decode(path, line), f"{path}, line {lines}", path))
-                ranges.append((offset + start, end - start))
-        except InputError as error:
-            if is_ended or not is_cut_off(line.decode(errors="replace")):
-                raise
-            unfinished, lines = f"{error}: {_UNFINISHED}", lines - 1
+        if not line.endswith(b"\n") and is_cut_off(line.decode("utf-8-sig", errors="replace")):
+            unfinished, lines = f"{path}, line {lines}: {_UNFINISHED}", lines - 1
             break
+        if line.strip():
+            documents.append(parse_line(decode(path, line), f"{path}, line {lines}", path))
+            ranges.append((offset + start, end - start))
         read = end
     return documents, ranges, offset + read, lines, unfinished
