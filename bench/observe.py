@@ -83,9 +83,8 @@ def main() -> None:
     print(f"{size * BATCHES:,} plays in {BATCHES} batches, {killed} of them killed: every play is judged once")
     # The first batch makes the run.
     first, last = np.asarray(taken[1 : 1 + PAIRS]), np.asarray(taken[-PAIRS:])
-    print(
-        f"CPU time of a batch of {size:,} plays: {np.median(first):.2f} s at the start, {np.median(last):.2f} s at the end"
-    )
+    medians = f"{np.median(first):.2f} s at the start, {np.median(last):.2f} s at the end"
+    print(f"CPU time of a batch of {size:,} plays: {medians}")
     print_result("observe", last / first, unit="CPU time of a batch", against="the first batches")
 
 
