@@ -1,6 +1,7 @@
 """Samplers: vLLM in actors, exact to the model's own forward, whatever is published, lost or asked at once."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,25 @@ async def test_request_does_not_depend_on_others(sampler):
         assert alone.tokens.tolist() == answer.tokens.tolist()
     (again,) = await ask(sampler, [(requests[0][0], Sampling(max_tokens=40, seed=99))])
     assert again.tokens.tolist() != together[0].tokens.tolist()
+
+
+@pytest.mark.parametrize("ways", [{}, {"top_p": 0.6, "top_k": 20}])
+async def test_action_ends_at_a_stop_text_with_the_tokens_that_are_sampled_without_it(sampler, ways):
+    sampling = [Sampling(max_tokens=60, seed=i, **ways) for i in range(6)]
+    free = await ask(sampler, list(zip(prompts(6), sampling, strict=True)))
+    wanted = [completion.text[20:22] for completion in free]
+    stopping = [replace(each, stop=("never written", text)) for each, text in zip(sampling, wanted, strict=True)]
+    for whole, text, found in zip(
+        free, wanted, await ask(sampler, list(zip(prompts(6), stopping, strict=True))), strict=True
+    ):
+        assert (found.text, found.stop_text, found.finish) == (whole.text.split(text)[0], text, "stop")
+        count = len(found.tokens)
+        assert count < len(whole.tokens)
+        assert found.tokens.tolist() == whole.tokens[:count].tolist()
+        assert found.logprobs.tolist() == whole.logprobs[:count].tolist()
+        assert [(span.start, span.end) for span in found.versions] == [(0, count)]
+        if ways:
+            assert [mask.tolist() for mask in masks_of(found)] == [mask.tolist() for mask in masks_of(whole)[:count]]
 
 
 async def test_action_ends_at_a_stop_token_or_the_limit(sampler):

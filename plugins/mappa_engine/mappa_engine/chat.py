@@ -134,8 +134,7 @@ class Chat:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode `tokens` losslessly: special tokens are kept and spaces are not cleaned up."""
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return decode_tokens(self.tokenizer, tokens)
 
     def encode(self, text: str, stops: frozenset[int]) -> Int32 | None:
         """Encode `text` as an action that a policy could have sampled: its tokens and a final stop token, (T,).
@@ -180,6 +179,12 @@ class Chat:
         for mark in filter(None, self._answer):
             content = content.replace(mark, "")
         return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+
+
+def decode_tokens(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """Decode `tokens` losslessly: special tokens are kept and spaces are not cleaned up."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text
 
 
 def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str, str | None]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -21,6 +23,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from mappa_core import ConfigError
 from mappa_core.engine import EngineError, Sampling, VersionSpan
 from mappa_engine.arrays import Float32, Int32
+from mappa_engine.chat import decode_tokens
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.sampling_masks import (
     MAX_CANDIDATES,
@@ -28,6 +31,8 @@ from mappa_engine.cluster.samplers.sampling_masks import (
     read_logprobs,
 )
 from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingScheduler
+from mappa_engine.model_info import load_pretrained
+from mappa_engine.stop_texts import has_stop
 
 # Adapters on the output head would break prompt log-probabilities of vLLM on CPUs, so all other layers are listed.
 _LORA_LAYERS = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
@@ -85,7 +90,8 @@ class VllmEngine:
             logprobs=mask_candidates(sampling, self._vocabulary),
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            # Without a tokenizer vLLM knows no stop texts: `step` looks for them in what a request has so far.
+            output_kind=RequestOutputKind.CUMULATIVE if sampling.stop else RequestOutputKind.FINAL_ONLY,
         )
         adapter = self._adapter_for(request.policy)
         self._started[request.id] = time.perf_counter(), adapter, sampling
@@ -131,13 +137,29 @@ class VllmEngine:
         """Run one engine step; returns finished completions and scores, by id."""
         generations, scored = [], []
         for output in self._engine.step():
-            if not output.finished:
+            if not output.finished and not self._has_stop(output):
                 continue
             if output.request_id.startswith(_SCORE_PREFIX):
                 scored.append((output.request_id.removeprefix(_SCORE_PREFIX), _prompt_logprobs(output)))
             else:
                 generations.append((output.request_id, self._generation(output)))
         return generations, scored
+
+    def _has_stop(self, output: RequestOutput) -> bool:
+        """Whether the newest token of a running request completes a stop text; if so, the request is ended."""
+        stop = self._started[output.request_id][2].stop
+        found = has_stop(self._decode, output.outputs[0].token_ids, stop)
+        if found:
+            self._engine.abort_request([output.request_id])
+        return found
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The tokenizer, which only requests with stop texts need."""
+        return load_pretrained(AutoTokenizer, self._config.model, self._config.model, "tokenizer")
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return decode_tokens(self._tokenizer, tokens)
 
     def _generation(self, output: RequestOutput) -> Generation:
         begun, adapter, sampling = self._started.pop(output.request_id)
@@ -148,7 +170,7 @@ class VllmEngine:
             logprobs=logprobs,
             mask_tokens=mask_tokens,
             mask_sizes=mask_sizes,
-            finish=completion.finish_reason,
+            finish=completion.finish_reason if output.finished else "stop",
             versions=_version_spans(completion, adapter),
             seconds=time.perf_counter() - begun,
         )
