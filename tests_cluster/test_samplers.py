@@ -1,6 +1,7 @@
 """Samplers: vLLM in actors, exact to the model's own forward, whatever is published, lost or asked at once."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -79,13 +80,15 @@ async def test_request_does_not_depend_on_others(sampler):
 
 @pytest.mark.parametrize("ways", [{}, {"top_p": 0.6, "top_k": 20}])
 async def test_action_ends_at_a_stop_text_with_the_tokens_that_are_sampled_without_it(sampler, ways):
-    sampling = [Sampling(max_tokens=60, seed=i, **ways) for i in range(6)]
-    free = await ask(sampler, list(zip(prompts(6), sampling, strict=True)))
-    wanted = [completion.text[20:22] for completion in free]
-    stopping = [replace(each, stop=("never written", text)) for each, text in zip(sampling, wanted, strict=True)]
-    for whole, text, found in zip(
-        free, wanted, await ask(sampler, list(zip(prompts(6), stopping, strict=True))), strict=True
-    ):
+    requests = [(prompt, Sampling(max_tokens=60, seed=i, **ways)) for i, prompt in enumerate(prompts(12))]
+    cases = []
+    for request, whole in zip(requests, await ask(sampler, requests), strict=True):
+        # Random weights write bytes that are no characters, which decode to others in a part than in the whole.
+        if text := re.search("[ -~]{2}", whole.text[4:-4]):
+            cases.append((request, whole, text[0]))
+    assert len(cases) > 3
+    stopping = [(prompt, replace(sampling, stop=("never written", text))) for (prompt, sampling), _, text in cases]
+    for (_, whole, text), found in zip(cases, await ask(sampler, stopping), strict=True):
         assert (found.text, found.stop_text, found.finish) == (whole.text.split(text)[0], text, "stop")
         count = len(found.tokens)
         assert count < len(whole.tokens)

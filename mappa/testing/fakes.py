@@ -47,7 +47,9 @@ class ScriptedSampler:
         prompt = bytes(tokens.astype(np.uint8)).decode()
         self.prompts.append(prompt)
         text = self._script(prompt, sampling)
-        at, stop_text = min(((text.find(wanted), wanted) for wanted in sampling.stop if wanted in text), default=(-1, None))
+        at, stop_text = min(
+            ((text.find(wanted), wanted) for wanted in sampling.stop if wanted in text), default=(-1, None)
+        )
         whole = text + "\n" if stop_text is None else text[: at + len(stop_text)]
         sampled = np.frombuffer(whole.encode(), dtype=np.uint8).astype(np.int32)
         return Completion(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Decode = Callable[[Sequence[int]], str]
 
 _SLACK_TOKENS = 8
-"""Tokens decoded before those that may hold a text: the first of a part may decode to less than it does in the whole."""
+"""Tokens decoded before those that may hold a text: the first ones of a part may decode otherwise than in the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

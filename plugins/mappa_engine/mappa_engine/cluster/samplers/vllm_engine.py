@@ -60,6 +60,8 @@ class VllmEngine:
         self._retired: list[_Adapter] = []
         self._numbers = itertools.count(1)
         self._started: dict[str, tuple[float, _Adapter | None, Sampling]] = {}
+        self._versions: dict[str, list[int]] = {}
+        """Versions of the tokens of running requests with stop texts: vLLM tells them only where it ends a request."""
         self.set_version(0)
 
     @property
@@ -95,10 +97,13 @@ class VllmEngine:
         )
         adapter = self._adapter_for(request.policy)
         self._started[request.id] = time.perf_counter(), adapter, sampling
+        if sampling.stop:
+            self._versions[request.id] = []
         try:
             self._add(request.id, request.prompt, parameters, adapter)
         except ValueError:
             del self._started[request.id]
+            self._versions.pop(request.id, None)
             raise
 
     def score(self, key: str, policy: str, version: int, sequence: Int32) -> None:
@@ -147,8 +152,9 @@ class VllmEngine:
 
     def _has_stop(self, output: RequestOutput) -> bool:
         """Whether the newest token of a running request completes a stop text; if so, the request is ended."""
-        stop = self._started[output.request_id][2].stop
-        found = has_stop(self._decode, output.outputs[0].token_ids, stop)
+        tokens, versions = output.outputs[0].token_ids, self._versions[output.request_id]
+        versions += [self.version] * (len(tokens) - len(versions))
+        found = has_stop(self._decode, tokens, self._started[output.request_id][2].stop)
         if found:
             self._engine.abort_request([output.request_id])
         return found
@@ -164,6 +170,7 @@ class VllmEngine:
     def _generation(self, output: RequestOutput) -> Generation:
         begun, adapter, sampling = self._started.pop(output.request_id)
         (completion,) = output.outputs
+        versions = self._versions.pop(output.request_id, [])
         logprobs, mask_tokens, mask_sizes = read_logprobs(completion.logprobs, sampling, self._vocabulary)
         return Generation(
             tokens=np.array(completion.token_ids, dtype=np.int32),
@@ -171,12 +178,14 @@ class VllmEngine:
             mask_tokens=mask_tokens,
             mask_sizes=mask_sizes,
             finish=completion.finish_reason if output.finished else "stop",
-            versions=_version_spans(completion, adapter),
+            versions=_version_spans(completion, adapter, versions),
             seconds=time.perf_counter() - begun,
         )
 
     def abort(self, ids: Sequence[str]) -> None:
         """Abort requests; they return no result."""
+        for key in ids:
+            self._versions.pop(key, None)
         self._engine.abort_request([key for key in ids if self._started.pop(key, None) is not None])
 
     def suspend_requests(self) -> None:
@@ -312,9 +321,19 @@ def _prompt_logprobs(output: RequestOutput) -> Float32:
     return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
 
 
-def _version_spans(completion: CompletionOutput, adapter: _Adapter | None) -> tuple[VersionSpan, ...]:
+def _version_spans(
+    completion: CompletionOutput, adapter: _Adapter | None, versions: Sequence[int]
+) -> tuple[VersionSpan, ...]:
+    """The versions that sampled an action; `versions` are those of its tokens if vLLM did not end it."""
     if adapter is not None:
         return (VersionSpan(version=adapter.version, start=0, end=len(completion.token_ids)),)
+    if completion.weight_versions is None:
+        runs = [(version, len(list(run))) for version, run in itertools.groupby(versions)]
+        ends = list(itertools.accumulate(length for _, length in runs))
+        return tuple(
+            VersionSpan(version=version, start=end - length, end=end)
+            for (version, length), end in zip(runs, ends, strict=True)
+        )
     return tuple(
         VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in completion.weight_versions
     )
