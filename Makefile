@@ -28,7 +28,7 @@ help:
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
-	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI and the OpenAI Agents SDK"
+	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI, the OpenAI Agents SDK and llm"
 	@echo "make test-evidence                         install, then make figures of studies in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"

@@ -114,9 +114,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token; `logprobs` are
-    nats of the temperature-scaled distribution, cut by top_p and top_k. The ids that the cut left at each token are its
-    sampling mask, of `mask_sizes` ids (0: all ids). Policies behind an API have `usage` and no arrays."""
+    """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token, up to the
+    `stop_text` at which sampling ended (None: at none), whose tokens are among them; `logprobs` are nats of the
+    temperature-scaled distribution, cut by top_p and top_k. The ids that the cut left at each token are its sampling
+    mask, of `mask_sizes` ids (0: all ids). Policies behind an API have `usage` and no arrays."""
 
     text: str
     prompt_tokens: Int32 | None  # (P,)
@@ -129,6 +130,7 @@ class Completion:
     versions: tuple[VersionSpan, ...] = ()
     usage: Usage | None = None
     seconds: float = 0.0
+    stop_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,8 @@ class Step:
     `reply` is the completion as a message (think text separated, native calls parsed), as other agents see it.
     `results` are those of `calls`, in order. `inspection` is made after the action, None if there is none. `tools`
     names the run's tools that were available; `own_tools` are answered by the workflow itself: their calls are in
-    `reply` alone. `prompt` is the version of the agent's prompt, None if the workflow names none.
+    `reply` alone. `stop` are texts at which sampling was to end. `prompt` is the version of the agent's prompt, None if
+    the workflow names none.
     """
 
     id: str
@@ -205,6 +208,7 @@ class Step:
     completion: Completion
     tools: tuple[str, ...] = ()
     own_tools: tuple[ToolSpec, ...] = ()
+    stop: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
@@ -369,13 +373,14 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling parameters of one action. `top_p` 1 and `top_k` 0 cut nothing."""
+    """Sampling parameters of one action. `top_p` 1 and `top_k` 0 cut nothing. It ends at the first text of `stop`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 256
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Samplers: vLLM in actors, exact to the model's own forward, whatever is published, lost or asked at once."""
 
 import asyncio
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +76,27 @@ async def test_request_does_not_depend_on_others(sampler):
         assert alone.tokens.tolist() == answer.tokens.tolist()
     (again,) = await ask(sampler, [(requests[0][0], Sampling(max_tokens=40, seed=99))])
     assert again.tokens.tolist() != together[0].tokens.tolist()
+
+
+@pytest.mark.parametrize("ways", [{}, {"top_p": 0.6, "top_k": 20}])
+async def test_action_ends_at_a_stop_text_with_the_tokens_that_are_sampled_without_it(sampler, ways):
+    requests = [(prompt, Sampling(max_tokens=60, seed=i, **ways)) for i, prompt in enumerate(prompts(12))]
+    cases = []
+    for request, whole in zip(requests, await ask(sampler, requests), strict=True):
+        # Random weights write bytes that are no characters, which decode to others in a part than in the whole.
+        if text := re.search("[ -~]{2}", whole.text[4:-4]):
+            cases.append((request, whole, text[0]))
+    assert len(cases) > 3
+    stopping = [(prompt, replace(sampling, stop=("never written", text))) for (prompt, sampling), _, text in cases]
+    for (_, whole, text), found in zip(cases, await ask(sampler, stopping), strict=True):
+        assert (found.text, found.stop_text, found.finish) == (whole.text.split(text)[0], text, "stop")
+        count = len(found.tokens)
+        assert count < len(whole.tokens)
+        assert found.tokens.tolist() == whole.tokens[:count].tolist()
+        assert found.logprobs.tolist() == whole.logprobs[:count].tolist()
+        assert [(span.start, span.end) for span in found.versions] == [(0, count)]
+        if ways:
+            assert [mask.tolist() for mask in masks_of(found)] == [mask.tolist() for mask in masks_of(whole)[:count]]
 
 
 async def test_action_ends_at_a_stop_token_or_the_limit(sampler):

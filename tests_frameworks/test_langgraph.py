@@ -1,4 +1,5 @@
-"""LangGraph: a graph of two nodes, called from threads, and as a coroutine whose client outlives a rollout."""
+"""LangGraph: a graph of two nodes, called from threads, and as a coroutine whose client outlives a rollout; and the
+graph of the page on it, done as it stands."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from pages import check_page, try_and_train
 
 NAMES = ("planner", "reviser")
 clients: dict[tuple[str, str], ChatOpenAI] = {}
@@ -55,3 +57,9 @@ def node_of(model: ChatOpenAI):
 def test_a_graph_of_two_agents_is_trained(train, hold, function, capfd):
     hold(train(function))
     assert "Event loop is closed" not in capfd.readouterr().err
+
+
+def test_the_graph_of_the_page_is_trained_with_two_policies(tmp_path, monkeypatch, capsys):
+    files = ("my_graph.py", "play.py", "own.yaml")
+    commands = try_and_train("how-to/langgraph.md", "test_langgraph.py", files, tmp_path, monkeypatch)
+    check_page(commands, tmp_path, capsys)

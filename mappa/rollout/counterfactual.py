@@ -233,7 +233,7 @@ def _group_siblings(trajectories: Sequence[Trajectory]) -> SiblingActions:
 
 
 def _observation(step: Step) -> tuple[object, ...]:
-    return step.messages, step.tools, step.own_tools
+    return step.messages, step.tools, step.own_tools, step.stop
 
 
 def _with_recorded_steps(replay: Replay, begun: Replay | None) -> Replay:

@@ -55,6 +55,7 @@ class ActionRequest:
     messages: tuple[Message, ...]
     tools: tuple[str, ...]
     own_tools: tuple[ToolSpec, ...]
+    stop: tuple[str, ...] = ()
 
 
 def check_same_request(step: Step, request: ActionRequest) -> None:

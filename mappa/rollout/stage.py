@@ -9,6 +9,8 @@ from dataclasses import replace
 from math import isfinite
 from random import Random
 
+import numpy as np
+
 from mappa.rollout.replay import ActionRequest, Replay, check_same_request, check_same_sample
 from mappa.rollout.scenes import live_scene
 from mappa.rollout.team import Job, Recorder, Team
@@ -122,10 +124,15 @@ class LiveStage:
         *,
         tools: Sequence[str] = (),
         own_tools: Sequence[ToolSpec] = (),
+        stop: Sequence[str] = (),
         turns_left: int = 0,
     ) -> Step:
         request = ActionRequest(
-            agent=agent, messages=tuple(messages), tools=self._team.expand_toolboxes(tools), own_tools=tuple(own_tools)
+            agent=agent,
+            messages=tuple(messages),
+            tools=self._team.expand_toolboxes(tools),
+            own_tools=tuple(own_tools),
+            stop=tuple(stop),
         )
         role = self._check_request(request)
         # Taken before the first await: two actions at once have the positions in which they were requested.
@@ -147,6 +154,13 @@ class LiveStage:
         task = self._job.task if agent in self._team.reference_for else self._task
         self._verdicts.start(live_scene(step, self._before(position), task, self._team.workflow.agents))
         return step
+
+    def count_tokens(self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec] = ()) -> int | None:
+        policy = self._team.policy_of[agent]
+        request = ActionRequest(agent=agent, messages=tuple(messages), tools=(), own_tools=tuple(own_tools))
+        prompt = self._team.render(policy, request, request.messages)
+        # A policy behind an API is given messages, and its provider's tokens are not known here.
+        return len(prompt) if isinstance(prompt, np.ndarray) else None
 
     def _before(self, position: int) -> tuple[Step, ...]:
         return tuple(self._steps[place] for place in sorted(self._steps) if place < position)
@@ -186,7 +200,7 @@ class LiveStage:
         sampler = self._team.samplers[policy]
         prompt = self._team.render(policy, request, request.messages)
         seed = self._team.seed_of(self._job.seed_name(position), position)
-        sampling = replace(self._team.sampling[request.agent], seed=seed)
+        sampling = replace(self._team.sampling[request.agent], seed=seed, stop=request.stop)
         with self._team.ledger.enforce_cap():
             completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
         # A policy behind an API has no tokens, and an evaluation learns nothing.
@@ -214,6 +228,7 @@ class LiveStage:
             completion=completion,
             tools=request.tools,
             own_tools=request.own_tools,
+            stop=request.stop,
             files=before,
             calls=calls,
             results=results,

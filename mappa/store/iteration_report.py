@@ -174,7 +174,7 @@ class IterationReport:
             "tools/retries": self.tool_retries,
             "tokens": self.tokens,
             **_prefixed("coach", self.coach.total.metrics()),
-            **self.drift.metrics(),
+            **_drift_metrics(self.drift),
             "health/warnings": len(self.warnings),
             **_prefixed("corrections", self.corrections),
             **_prefixed("counterfactual", counterfactuals),
@@ -195,6 +195,17 @@ class IterationReport:
     def columns(self) -> dict[str, float]:
         """Columns of a data frame of iterations."""
         return {"iteration": self.iteration, **self.metrics()}
+
+
+def _drift_metrics(report: DriftReport) -> dict[str, float | None]:
+    flat: dict[str, float | None] = {"drift/alarms": len(report.alarms)}
+    for gap in report.gaps:
+        name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
+        if gap.points is not None:
+            flat[f"{name}/gap"] = gap.points.mean
+            flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
+        flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
+    return flat
 
 
 def _prefixed(prefix: str, metrics: Mapping[str, float | None] | Mapping[str, float]) -> dict[str, float | None]:

@@ -130,6 +130,23 @@ class EngineContract:
         left = np.repeat(experience.tokens, sizes) == experience.mask_tokens
         assert np.add.reduceat(left, experience.mask_offsets[:-1]).all(), "what was sampled is among what was left"
 
+    async def test_an_action_ends_at_a_stop_text(self, opened: EngineOpener) -> None:
+        """`Sampling.stop` ends an action at the token that completes one of its texts. The text before it is returned;
+        the sampled tokens, its own included, are kept, and are those that are sampled without it."""
+        engine = await opened()
+        for seed, free in enumerate(await _sampled(engine)):
+            if len(free.text) < 2:
+                continue
+            wanted = free.text[len(free.text) // 2 :][:2]
+            request = replace(SAMPLING, seed=seed, stop=("never written", wanted))
+            stopped = await engine.sampler(POLICY).sample(free.prompt_tokens, request)
+            assert (stopped.text, stopped.stop_text, stopped.finish) == (free.text.split(wanted)[0], wanted, "stop")
+            assert stopped.tokens is not None and free.tokens is not None
+            count = len(stopped.tokens)
+            np.testing.assert_array_equal(stopped.tokens, free.tokens[:count])
+            assert stopped.logprobs is not None and stopped.logprobs.shape == (count,)
+            assert stopped.versions[-1].end == count
+
     async def test_an_update_moves_towards_what_was_better(self, opened: EngineOpener) -> None:
         """After `update` and `publish` the version is one higher, and actions with a positive advantage are likelier.
         Check the sign of the loss, and that `publish` sends the updated weights to the sampler."""

@@ -47,15 +47,20 @@ class ScriptedSampler:
         prompt = bytes(tokens.astype(np.uint8)).decode()
         self.prompts.append(prompt)
         text = self._script(prompt, sampling)
-        sampled = np.frombuffer(text.encode() + b"\n", dtype=np.uint8).astype(np.int32)
+        at, stop_text = min(
+            ((text.find(wanted), wanted) for wanted in sampling.stop if wanted in text), default=(-1, None)
+        )
+        whole = text + "\n" if stop_text is None else text[: at + len(stop_text)]
+        sampled = np.frombuffer(whole.encode(), dtype=np.uint8).astype(np.int32)
         return Completion(
-            text=text,
+            text=text if stop_text is None else text[:at],
             prompt_tokens=tokens,
             tokens=sampled,
             logprobs=np.full(len(sampled), -1.0, dtype=np.float32),
             finish="stop",
             temperature=sampling.temperature,
             versions=(VersionSpan(version=self.version, start=0, end=len(sampled)),),
+            stop_text=stop_text,
         )
 
     def reply(self, completion: Completion) -> Message:

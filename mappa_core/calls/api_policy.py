@@ -81,17 +81,19 @@ class ApiPolicy:
             if fault.kind == "too_long":
                 raise PromptTooLong(str(fault)) from fault
             raise
+        text, stop_text = _cut_at_stop("" if reply.stop == "blocked" else reply.text, sampling.stop)
         # Providers that are sent no temperature sample at their default, which is 1.0.
         temperature = 1.0 if request.temperature is None else request.temperature
         return Completion(
-            text="" if reply.stop == "blocked" else reply.text,
+            text=text,
             prompt_tokens=None,
             tokens=None,
             logprobs=None,
-            finish=_FINISH[reply.stop],
+            finish=_FINISH[reply.stop] if stop_text is None else "stop",
             temperature=temperature,
             usage=reply.usage,
             seconds=time.perf_counter() - started,
+            stop_text=stop_text,
         )
 
     def reply(self, completion: Completion) -> Message:
@@ -104,6 +106,16 @@ class ApiPolicy:
 
     async def close(self) -> None:
         await self._caller.close()
+
+
+def _cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """Cut a reply at the first text of `stop`, and say which. Providers differ in what they take as stop texts, and up
+    to there they would have written the same."""
+    found = [(text.index(wanted), wanted) for wanted in stop if wanted in text]
+    if not found:
+        return text, None
+    at, wanted = min(found)
+    return text[:at], wanted
 
 
 def _as_turn(message: Message, *, at_start: bool) -> Message:

@@ -80,14 +80,3 @@ class DriftReport:
             notes=tuple(note for report in given for note in report.notes),
             pause="\n".join(pauses) or None,
         )
-
-    def metrics(self) -> dict[str, float | None]:
-        """Gaps as flat metrics; None for unknown values."""
-        flat: dict[str, float | None] = {"drift/alarms": len(self.alarms)}
-        for gap in self.gaps:
-            name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
-            if gap.points is not None:
-                flat[f"{name}/gap"] = gap.points.mean
-                flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
-            flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
-        return flat

@@ -139,6 +139,7 @@ class Stage(Protocol):
         *,
         tools: Sequence[str] = (),
         own_tools: Sequence[ToolSpec] = (),
+        stop: Sequence[str] = (),
         turns_left: int = 0,
     ) -> Step:
         """Sample one action, run its tool calls in order in the workspace, check the file contract, start the coach in
@@ -146,8 +147,11 @@ class Stage(Protocol):
         0 or the workflow's `inspect` reports that the agent is done.
 
         `tools` names tools or toolboxes of the run. `own_tools` are shown to the model too; the workflow answers their
-        calls, which are in the step's `reply`.
+        calls, which are in the step's `reply`. Sampling ends at the first text of `stop`, which the reply leaves out.
         """
+
+    def count_tokens(self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec] = ()) -> int | None:
+        """Count the tokens of a prompt of `act`; None for a policy behind an API."""
 
     async def verdict(self, step: Step) -> Verdict:
         """Wait for the live verdict of `step`, to pass feedback to agents: abstained in evaluation without a coach. The

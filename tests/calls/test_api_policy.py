@@ -129,6 +129,21 @@ def test_how_an_action_ended(travel, scripted, answer, stop, finish, text):
     assert (completion.finish, completion.text) == (finish, text)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "text", "stop_text"),
+    [
+        (("Observation:", "\n\n"), "Act: look\n", "Observation:"),
+        (("look", "ok"), "Act: ", "look"),
+        (("never",), "Act: look\nObservation: made up", None),
+    ],
+)
+def test_a_reply_is_cut_at_the_first_stop_text(travel, scripted, answer, wanted, text, stop_text):
+    policy = policy_over(scripted(answer("Act: look\nObservation: made up", stop="length")))
+    completion = travel(policy.sample(policy.render([says("user", "a")]), Sampling(stop=wanted)))
+    assert (completion.text, completion.stop_text) == (text, stop_text)
+    assert completion.finish == ("length" if stop_text is None else "stop")
+
+
 def test_a_call_without_reply_ends_the_trajectory(travel, scripted):
     with pytest.raises(CallError, match="key: 401"):
         travel(policy_over(scripted(CallError("key", "401"))).sample(PROMPT, Sampling()))

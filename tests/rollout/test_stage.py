@@ -283,6 +283,30 @@ async def test_a_fault_of_the_store_stops_the_run_and_leaves_no_task_behind():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+class Stopping(Pair):
+    """A writer whose action ends at a stop text."""
+
+    def __init__(self, *stop: str) -> None:
+        self._stop = stop
+
+    async def run(self, stage):
+        counted = stage.count_tokens("writer", ask(stage.task.prompt))
+        step = await stage.act("writer", ask(stage.task.prompt), stop=self._stop)
+        stage.record(counted=counted == len(step.completion.prompt_tokens))
+
+
+async def test_an_action_ends_at_a_stop_text_which_a_replay_has_to_repeat():
+    first = await play(Stopping("\nObs:"), TASK, ["Act: look\nObs: made up"])
+    (step,) = first.steps
+    assert (step.reply.content, step.stop, step.completion.stop_text) == ("Act: look", ("\nObs:",), "\nObs:")
+    assert bytes(step.completion.tokens.astype("uint8")) == b"Act: look\nObs:", "what is trained on was sampled"
+    assert first.outcome == {"counted": 1.0}
+    again = await play(Stopping("\nObs:"), TASK, [], recorded=Replay(steps=first.steps))
+    assert again.steps == first.steps
+    with pytest.raises(ReplayError, match="other stop than when it was recorded"):
+        await play(Stopping(), TASK, [], recorded=Replay(steps=first.steps))
+
+
 async def test_calls_of_own_tools_are_answered_by_the_workflow(tmp_path):
     """Those of the run are answered, in the same action."""
     own = ToolSpec(name="search", description="", schema={})

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mappa.store.iteration_report import IterationReport
 from mappa_calibration.actions import ActionColumns
 from mappa_calibration.comparison import Comparison
 from mappa_calibration.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
@@ -191,7 +192,7 @@ def test_the_report_is_json_and_flat_metrics():
     rng = np.random.default_rng(0)
     report = observe(monitor(), iteration(rng, 2.0))
     assert msgspec.json.decode(msgspec.json.encode(report))["alarms"][0]["kind"] == "level"
-    metrics = report.metrics()
+    metrics = IterationReport(iteration=1, drift=report).metrics()
     assert metrics["drift/alarms"] == 1
     assert metrics["drift/live/solver/task/a/gap"] == report.gaps[0].points.mean
 

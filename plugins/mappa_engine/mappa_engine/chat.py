@@ -90,6 +90,9 @@ class Chat:
             raise self._lacks("drops the results of tools: use python blocks, and tell results as user messages")
         if "system" in roles and not self._probe.system:
             raise self._lacks("takes no system messages: say in the first user message what the agent should know")
+        order = [message.role for message in messages]
+        if "system" in order[_count_first(order, "system") :] and not self._probe.later_system:
+            raise self._lacks("takes system messages only before all others: say the later ones as user messages")
 
     def _lacks(self, what: str) -> ModelError:
         return ModelError(f"{self._model_name}: its chat template {what}, or choose another model")
@@ -134,8 +137,7 @@ class Chat:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode `tokens` losslessly: special tokens are kept and spaces are not cleaned up."""
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return decode_tokens(self.tokenizer, tokens)
 
     def encode(self, text: str, stops: frozenset[int]) -> Int32 | None:
         """Encode `text` as an action that a policy could have sampled: its tokens and a final stop token, (T,).
@@ -180,6 +182,12 @@ class Chat:
         for mark in filter(None, self._answer):
             content = content.replace(mark, "")
         return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+
+
+def decode_tokens(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """Decode `tokens` losslessly: special tokens are kept and spaces are not cleaned up."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text
 
 
 def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str, str | None]:
@@ -233,6 +241,11 @@ def number_calls(entries: Sequence[dict[str, Any]], *, short: bool) -> None:
             entry["tool_call_id"] = found
             if found in waiting:
                 waiting.remove(found)
+
+
+def _count_first(roles: Sequence[str], role: str) -> int:
+    """How many of `roles`, from the first on, are `role`."""
+    return next((place for place, other in enumerate(roles) if other != role), len(roles))
 
 
 def _think_tags(source: str) -> tuple[str, str]:

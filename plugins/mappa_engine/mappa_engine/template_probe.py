@@ -34,6 +34,8 @@ class TemplateProbe:
     results: bool
     """Whether it shows the results of tools."""
     system: bool
+    later_system: bool
+    """Whether it shows a system message after others, and still the first."""
     calls: CallFormat | None
     """Parser of calls as the template writes them; None if it writes none, or in a form that is not known here."""
     lone_calls: bool
@@ -48,7 +50,9 @@ class TemplateProbe:
 
 def probe_template(apply: Apply, *, channels: bool) -> TemplateProbe:
     """Render with `apply` what shows what a template can. `channels`: its source writes channels."""
-    briefed = apply([{"role": "system", "content": _BRIEF}, *_ASKED], None, True)
+    system = {"role": "system", "content": _BRIEF}
+    reminded = apply([system, *_ASKED, {"role": "system", "content": _RESULT}], None, True)
+    briefed = apply([system, *_ASKED], None, True)
     offered = apply(_ASKED, _TOOLS, True)
     called = apply(_called(_IDENTITY), _TOOLS, False)
     told = apply(_told(_IDENTITY), _TOOLS, True)
@@ -61,6 +65,7 @@ def probe_template(apply: Apply, *, channels: bool) -> TemplateProbe:
         tools=offered is not None and _TOOL in offered,
         results=told is not None and _RESULT in told,
         system=briefed is not None and _BRIEF in briefed,
+        later_system=reminded is not None and _BRIEF in reminded and _RESULT in reminded,
         calls=_find_format(offered, called, channels=channels),
         lone_calls=alone is not None and _TOOL in alone.partition(_QUESTION)[2] and _RESULT in alone,
         channels=channels,

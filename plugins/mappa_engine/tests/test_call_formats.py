@@ -85,6 +85,20 @@ def test_a_template_without_system_messages_is_refused(chats):
         chats["gemma2"].render([Message(role="system", content="Be brief."), *ASKED])
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_later_system_message_is_shown_or_refused(chats, name):
+    """Claude Code writes them; some templates drop them in silence."""
+    if not FAMILIES[name].system:
+        pytest.skip("takes no system messages at all")
+    briefed, later = Message(role="system", content="Be brief."), Message(role="system", content="Be kind.")
+    try:
+        written = chats[name].decode(chats[name].render([briefed, *ASKED, later]))
+    except ModelError as error:
+        assert "takes system messages only before all others" in str(error)
+    else:
+        assert "Be brief." in written and "Be kind." in written
+
+
 def test_a_template_that_adds_a_number_to_a_text_is_an_input_error():
     tokenizer = build(FAMILIES["deepseek-v3"])
     tokenizer.chat_template = "{{ messages[0].content + 1 }}"

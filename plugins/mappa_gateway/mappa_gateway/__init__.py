@@ -1,4 +1,4 @@
-"""External agents: a program that uses any OpenAI-compatible client acts in rollouts, and is trained unchanged."""
+"""External agents: a program with a client of OpenAI or Anthropic acts in rollouts, and is trained unchanged."""
 
 from __future__ import annotations
 

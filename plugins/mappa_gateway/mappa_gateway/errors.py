@@ -1,4 +1,4 @@
-"""Errors of refused requests, in the format of OpenAI's clients."""
+"""Errors of refused requests, in the formats of OpenAI's and Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ _STATUS: dict[FaultCode, int] = {
     "too_large": 413,
     "action_failed": 500,
 }
+_ANTHROPIC_TYPE: dict[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+}
 # Otherwise clients would retry by themselves, as another action.
 NO_RETRY_HEADERS = {"x-should-retry": "false"}
 
@@ -39,6 +47,14 @@ class RequestFault(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """JSON body of the HTTP response."""
+        """JSON body of the HTTP response, for OpenAI's clients."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "code": self.code, "param": None}}
+
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        """JSON body of the HTTP response, for Anthropic's clients. They know a prompt that is too long, which they may
+        shorten, by how the message begins."""
+        too_long = "prompt is too long: " if self.code == "context_length_exceeded" else ""
+        error = {"type": _ANTHROPIC_TYPE[self.status], "message": f"{too_long}{self}"}
+        return {"type": "error", "error": error, "request_id": None}

@@ -31,12 +31,13 @@ TURN_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Input of an agent. `task` does not contain the truth. A client with `base_url` and `api_key` reaches the
-    policies; `model` names the agent if there are several. `seed` is the same in every replay of the trajectory: an
-    agent that uses random numbers should use this seed."""
+    """Input of an agent. `task` does not contain the truth. A client with `base_url` (of Anthropic: `root_url`, to
+    which it appends the path itself) and `api_key` reaches the policies; `model` names the agent if there are several.
+    `seed` is the same in every replay of the trajectory: an agent that uses random numbers should use this seed."""
 
     task: Task
     base_url: str
+    root_url: str
     api_key: str
     seed: int
 
@@ -201,6 +202,10 @@ def _environment(assignment: Assignment, task: Path) -> Mapping[str, str]:
         **os.environ,
         "OPENAI_BASE_URL": assignment.base_url,
         "OPENAI_API_KEY": assignment.api_key,
+        "ANTHROPIC_BASE_URL": assignment.root_url,
+        "ANTHROPIC_AUTH_TOKEN": assignment.api_key,
+        # A key of the user's would be preferred to the token.
+        "ANTHROPIC_API_KEY": assignment.api_key,
         "MAPPA_TASK": str(task),
         "NO_PROXY": direct,
         "no_proxy": direct,

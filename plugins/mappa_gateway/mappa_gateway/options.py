@@ -27,12 +27,13 @@ class GatewayOptions:
     agents: dict[str, ExternalAgent] = field(default_factory=dict)
     """Agents by name. A single agent is selected by every value of `model`."""
     function: str | None = None
-    """`module:function`, plain or async. It gets an Assignment (task, base_url, api_key, seed), and returns the final
-    answer as text, or None. A plain one runs in its own thread, asynchronous ones share an event loop. Modules of the
-    working directory can be imported."""
+    """`module:function`, plain or async. It gets an Assignment (task, base_url, root_url, api_key, seed), and returns
+    the final answer as text, or None. A plain one runs in its own thread, asynchronous ones share an event loop.
+    Modules of the working directory can be imported."""
     command: list[str] = field(default_factory=list)
     """A program and its arguments. It gets the task's prompt on standard input and prints the final answer. Its
-    environment has OPENAI_BASE_URL, OPENAI_API_KEY, and MAPPA_TASK, the path of a JSON file with the whole task."""
+    environment has OPENAI_BASE_URL, OPENAI_API_KEY, the same for Anthropic's clients (ANTHROPIC_BASE_URL,
+    ANTHROPIC_AUTH_TOKEN, ANTHROPIC_API_KEY), and MAPPA_TASK, the path of a JSON file with the whole task."""
     answer: str = "output"
     """What is graded: `output` (what the function returns, or the command prints) | `last` (the last action's text)"""
     grade: str = "exact"

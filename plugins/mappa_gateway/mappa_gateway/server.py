@@ -1,11 +1,11 @@
-"""The local server for OpenAI clients. It listens on loopback only; each API key belongs to one session."""
+"""The local server for clients of OpenAI and Anthropic. It listens on loopback only; an API key is one session's."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -21,17 +21,25 @@ from mappa_core.safe_json import MAX_CHARACTERS
 from mappa_gateway.errors import NO_RETRY_HEADERS, RequestFault
 from mappa_gateway.launchers import LOOPBACK
 from mappa_gateway.session import AgentSession
-from mappa_gateway.wire import chat_completions, responses
+from mappa_gateway.wire import chat_completions, messages, responses
 from mappa_gateway.wire.request import CREATED_AT, AgentRequest, parse_body
 
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
-"""Header in which OpenAI's clients send the number of earlier attempts."""
+"""Header in which both providers' clients send the number of earlier attempts."""
+ANTHROPIC_VERSION_HEADER = "anthropic-version"
+"""Header that all requests of Anthropic's clients have."""
+BETA_HEADER = "anthropic-beta"
+"""Header that names features of Anthropic's servers, none of which are here."""
+API_PATH = "/v1"
 MAX_BODY_BYTES = MAX_CHARACTERS
 BACKLOG = 1024
 KEEP_ALIVE_S = 600
 SHUTDOWN_GRACE_S = 2
 MAX_WARNED_SETTINGS = 100
 """Number of ignored settings after which no more are named in the log."""
+
+_CREATED = "1970-01-01T00:00:00Z"
+"""As `CREATED_AT`."""
 
 log = structlog.get_logger()
 
@@ -45,7 +53,7 @@ class GatewayServer:
         self._server: _EmbeddedServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self.url = ""
-        """`base_url` for clients; empty until the server listens."""
+        """Address of the server; empty until it listens. Clients of Anthropic append `API_PATH` to it themselves."""
 
     def open(self) -> None:
         """Start to listen, if not listening yet."""
@@ -54,7 +62,7 @@ class GatewayServer:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.bind((LOOPBACK, 0))
         listener.listen(BACKLOG)
-        self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/v1"
+        self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             self._application(),
             log_config=None,
@@ -84,18 +92,24 @@ class GatewayServer:
             del self._sessions[session.key]
 
     def _application(self) -> Starlette:
-        routes = [
-            Route("/v1/chat/completions", partial(self._act, chat_completions.parse_chat_request), methods=["POST"]),
-            Route("/v1/responses", partial(self._act, responses.parse_responses_request), methods=["POST"]),
-            Route("/v1/models", self._models, methods=["GET"]),
-        ]
+        parse_chat, parse_response = chat_completions.parse_chat_request, responses.parse_responses_request
+        answers: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/chat/completions": partial(self._act, parse_chat),
+            "/responses": partial(self._act, parse_response),
+            "/responses/input_tokens": partial(self._count, parse_response),
+            "/messages": partial(self._act, messages.parse_messages_request),
+            "/messages/count_tokens": partial(self._count, messages.parse_count_request),
+        }
+        routes = [Route(f"{API_PATH}{path}", answer, methods=["POST"]) for path, answer in answers.items()]
+        routes.append(Route(f"{API_PATH}/models", self._models, methods=["GET"]))
         handlers: Any = {RequestFault: _refuse, 404: _refuse_unknown_url, 405: _refuse_unknown_url}
         return Starlette(routes=routes, exception_handlers=handlers)
 
     def _session_for(self, request: Request) -> AgentSession:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        session = self._sessions.get(key.strip())
-        if scheme.lower() != "bearer" or session is None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        session = self._sessions.get(key)
+        if session is None:
             raise RequestFault(
                 "invalid_api_key",
                 "no session has this API key, or it has ended: an agent is given a key for every task it plays",
@@ -106,20 +120,23 @@ class GatewayServer:
         session = self._session_for(request)
         body = await _read_body(request)
         parsed = parse(parse_body(body))
-        self._warn_ignored(parsed.ignored)
-        step = await session.act(
-            session.agent_for(parsed.model),
-            parsed.messages,
-            parsed.own_tools,
-            body=body,
-            is_retry=request.headers.get(RETRY_COUNT_HEADER, "0") != "0",
-        )
+        self._warn_ignored(parsed.ignored | ({BETA_HEADER} & set(request.headers)))
+        is_retry = request.headers.get(RETRY_COUNT_HEADER, "0") != "0"
+        step = await session.act(parsed, body=body, is_retry=is_retry)
         if parsed.stream:
             return Response(b"".join(parsed.to_events(step)), media_type="text/event-stream")
         return _json(parsed.to_json(step))
 
+    async def _count(self, parse: Callable[[Any], AgentRequest], request: Request) -> Response:
+        session = self._session_for(request)
+        counted = session.count_tokens(parse(parse_body(await _read_body(request))))
+        return _json({"object": "response.input_tokens", "input_tokens": counted})
+
     async def _models(self, request: Request) -> Response:
         names = self._session_for(request).models
+        if _is_anthropic(request):
+            found = [{"type": "model", "id": name, "display_name": name, "created_at": _CREATED} for name in names]
+            return _json({"data": found, "has_more": False, "first_id": names[0], "last_id": names[-1]})
         listed = [{"id": name, "object": "model", "created": CREATED_AT, "owned_by": "mappa"} for name in names]
         return _json({"object": "list", "data": listed})
 
@@ -158,11 +175,16 @@ async def _read_body(request: Request) -> bytes:
     return bytes(body)
 
 
+def _is_anthropic(request: Request) -> bool:
+    return ANTHROPIC_VERSION_HEADER in request.headers or request.url.path.startswith(f"{API_PATH}/messages")
+
+
 async def _refuse(request: Request, fault: RequestFault) -> Response:
-    return _json(fault.body, fault.status, NO_RETRY_HEADERS)
+    body = fault.anthropic_body if _is_anthropic(request) else fault.body
+    return _json(body, fault.status, NO_RETRY_HEADERS)
 
 
 async def _refuse_unknown_url(request: Request, error: Exception) -> Response:
     path = f"{request.method} {request.url.path}"
-    answered = "POST /v1/chat/completions, POST /v1/responses, GET /v1/models"
+    answered = "POST /v1/chat/completions, POST /v1/responses, POST /v1/messages, GET /v1/models"
     return await _refuse(request, RequestFault("unknown_url", f"{path}: the gateway answers {answered}"))

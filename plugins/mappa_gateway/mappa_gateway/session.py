@@ -9,9 +9,10 @@ from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
 
-from mappa_core import Message, PromptTooLong, ReplayError, Stage, Step, ToolSpec, WorkflowError
+from mappa_core import MappaError, Message, PromptTooLong, ReplayError, Stage, Step, WorkflowError
 from mappa_gateway.errors import RequestFault
 from mappa_gateway.options import GatewayOptions
+from mappa_gateway.wire.request import AgentRequest
 
 SESSION_ENDED = "the session of this key has ended: no further actions are made of its requests"
 
@@ -70,26 +71,41 @@ class AgentSession:
             raise RequestFault("model_not_found", f"no agent is called {model!r}; name one as `model`: {names}")
         return self._agent_of[model]
 
-    async def act(
-        self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec], *, body: bytes, is_retry: bool
-    ) -> Step:
-        """Turn a request into an action. A request that its client retries, as it did not receive the answer, returns
-        the action of the first attempt.
+    async def act(self, request: AgentRequest, *, body: bytes, is_retry: bool) -> Step:
+        """Turn a request, of which `body` is the JSON, into an action. One that its client retries, as it did not
+        receive the answer, returns the action of the first attempt.
 
         Raises:
             RequestFault: the request did not become an action.
         """
-        digest = blake2b(body).digest()
+        agent, digest = self.agent_for(request.model), blake2b(body).digest()
         if is_retry and digest in self._act_by_request:
             return await asyncio.shield(self._act_by_request[digest])
         if self._ended:
             raise RequestFault("session_ended", SESSION_ENDED)
         self._silence_timer.cancel()
-        act = asyncio.create_task(self._act(agent, messages, own_tools))
+        act = asyncio.create_task(self._act(agent, request))
         self._act_by_request[digest] = act
         self._acts.add(act)
         act.add_done_callback(self._on_action_done)
         return await asyncio.shield(act)
+
+    def count_tokens(self, request: AgentRequest) -> int:
+        """Count the tokens of the prompt that a request would become; no action is made of it.
+
+        Raises:
+            RequestFault: the prompt cannot be rendered, or its policy is behind an API.
+        """
+        agent = self.agent_for(request.model)
+        if self._ended:
+            raise RequestFault("session_ended", SESSION_ENDED)
+        try:
+            count = self._stage.count_tokens(agent, self._replace_prompt(agent, request.messages), request.own_tools)
+        except MappaError as error:
+            raise RequestFault("invalid_request", str(error)) from error
+        if count is None:
+            raise RequestFault("unsupported", f"{agent}'s policy is behind an API, whose tokens are not known here")
+        return count
 
     async def close(self) -> None:
         """Refuse all further requests, and wait for the running actions."""
@@ -102,7 +118,7 @@ class AgentSession:
         for act in self._acts:
             act.cancel()
 
-    async def _act(self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec]) -> Step:
+    async def _act(self, agent: str, request: AgentRequest) -> Step:
         async with self._slots:
             if self._ended or self.failure.done():
                 raise RequestFault("session_ended", SESSION_ENDED)
@@ -110,7 +126,8 @@ class AgentSession:
             try:
                 if self._actions > (limit := self._options.max_actions):
                     raise WorkflowError(f"the agent asked for more than max_actions={limit} actions")
-                step = await self._stage.act(agent, self._replace_prompt(agent, messages), own_tools=own_tools)
+                messages = self._replace_prompt(agent, request.messages)
+                step = await self._stage.act(agent, messages, own_tools=request.own_tools, stop=request.stop)
             except PromptTooLong as error:
                 self.prompt_too_long = error
                 raise RequestFault("context_length_exceeded", str(error)) from error

@@ -18,7 +18,7 @@ from mappa_gateway.launchers import (
     import_function,
 )
 from mappa_gateway.options import ExternalAgent, GatewayOptions
-from mappa_gateway.server import GatewayServer
+from mappa_gateway.server import API_PATH, GatewayServer
 from mappa_gateway.session import AgentSession
 
 ANSWERED = "answered"
@@ -65,7 +65,8 @@ class GatewayWorkflow(Workflow):
         session = AgentSession(stage, self._options, self._agent_of, replaced)
         assignment = Assignment(
             task=stage.task,
-            base_url=self._gateway.url,
+            base_url=f"{self._gateway.url}{API_PATH}",
+            root_url=self._gateway.url,
             api_key=session.key,
             seed=stage.random.getrandbits(63),
         )
@@ -74,7 +75,8 @@ class GatewayWorkflow(Workflow):
         if not session.steps:
             raise WorkflowError(
                 "the agent ended without a request that became an action: its client must use the base_url and the "
-                "api_key that it is given (a command finds them in OPENAI_BASE_URL and OPENAI_API_KEY)"
+                "api_key that it is given (a command finds them in OPENAI_BASE_URL and OPENAI_API_KEY, or in "
+                "ANTHROPIC_BASE_URL and ANTHROPIC_AUTH_TOKEN)"
             )
         answer = output if self._options.answer == "output" else session.last_step.reply.content
         correct = 0.0 if answer is None else await stage.grade(answer)

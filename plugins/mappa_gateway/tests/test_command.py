@@ -11,6 +11,11 @@ from mappa.cli import main
 
 SCRIPTED = """
 from mappa.testing import FixedCoach, ScriptedEngine
+from mappa_core import Coach
+
+class Broken(Coach):
+    async def score(self, scene):
+        raise RuntimeError("no rubric for " + scene.step.agent)
 
 @hookimpl
 def mappa_engines():
@@ -19,6 +24,7 @@ def mappa_engines():
 @hookimpl
 def mappa_coaches():
     yield Offer("fixed", lambda options: FixedCoach(5.0))
+    yield Offer("broken", lambda options: Broken())
 """
 AGENT = """
 import openai
@@ -56,6 +62,22 @@ def test_gateway_command_prints_turns_outcome_and_answered_share(folder, capsys)
     assert shown.count("solver, turn 1") == 2
     assert "2+3?" in shown and "correct 50.0 %" in shown and "answered 100.0 %" in shown
     assert len(list((folder / "runs").iterdir())) == 1
+
+
+def test_gateway_command_plays_with_the_coach_by_one_flag(folder, capsys):
+    assert main(["gateway", "--config", "own.yaml", "--tasks", "2"]) == 0
+    assert "the coach was not asked: --coach asks it" in capsys.readouterr().out
+    assert main(["gateway", "--config", "own.yaml", "--tasks", "2", "--coach"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("fixed: 5 of 10") == 2 and "2 verdicts: 2 scored, 0 abstained, 0 failed" in shown
+
+
+def test_errors_of_a_coach_show_before_training(folder, capsys):
+    assert main(["gateway", "--config", "own.yaml", "--coach", "coach.use=broken"]) == 3
+    captured = capsys.readouterr()
+    assert "1 verdicts: 0 scored, 0 abstained, 1 failed" in captured.out
+    assert "no rubric for solver" in captured.out
+    assert "all 1 verdicts failed" in " ".join(captured.err.split())
 
 
 def test_gateway_command_refuses_a_workflow_without_gateway(folder, capsys):

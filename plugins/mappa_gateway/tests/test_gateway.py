@@ -194,7 +194,7 @@ def refused_requests(session):
     tries = [
         lambda: ask(client, "?", model="stranger"),
         lambda: ask(client, "?", model="a", n=2),
-        lambda: ask(client, "?", model="a", stop=["Observation:"]),
+        lambda: ask(client, "?", model="a", stop=["Observation:", ""]),
         lambda: ask(client, "?", model="a", response_format={"type": "json_object"}),
         lambda: ask(client, "?", model="a", tools=[SEARCH], tool_choice="required"),
         lambda: client.chat.completions.create(model="a", messages=[]),
@@ -218,7 +218,9 @@ async def test_request_that_is_no_action_is_refused_with_a_code(theatre):
     *codes, client = heard
     assert codes == [
         (404, "model_not_found"),
-        *[(400, "unsupported")] * 4,
+        (400, "unsupported"),
+        (400, "invalid_request"),
+        *[(400, "unsupported")] * 2,
         (400, "invalid_request"),
         (400, "unsupported"),
         (400, "invalid_request"),

@@ -21,13 +21,14 @@ answers: list[tuple[int, dict]] = []
 bodies: list[bytes] = []
 """What it posts."""
 PATHS = ("/chat/completions", "/responses")
+OTHER_PATHS = ("/responses/input_tokens", "/messages", "/messages/count_tokens")
 
 
-def post_all(assignment):
-    """Post `bodies` as they are to both paths, then ask once for an action as usual."""
+def post_all(assignment, paths=PATHS):
+    """Post `bodies` as they are to all `paths`, then ask once for an action as usual."""
     url = urlsplit(assignment.base_url)
     for body in [*bodies, b'{"model": "m", "messages": [{"role": "user", "content": "?"}]}']:
-        for path in PATHS:
+        for path in paths:
             connection = http.client.HTTPConnection(url.hostname, url.port, timeout=30)
             connection.request("POST", url.path + path, body, {"Authorization": f"Bearer {assignment.api_key}"})
             response = connection.getresponse()
@@ -36,9 +37,13 @@ def post_all(assignment):
     return "4"
 
 
-async def posted(theatre, script=lambda prompt, sampling: "4"):
+def post_everywhere(assignment):
+    return post_all(assignment, (*PATHS, *OTHER_PATHS))
+
+
+async def posted(theatre, script=lambda prompt, sampling: "4", agent=post_all):
     answers.clear()
-    trajectory = await theatre.one(theatre.workflow(post_all, max_actions=1_000), script)
+    trajectory = await theatre.one(theatre.workflow(agent, max_actions=1_000), script)
     assert trajectory.error is None, trajectory.error
     return trajectory
 
@@ -174,12 +179,26 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
+_blocks = st.lists(st.deferred(lambda: _item), max_size=3)
 _message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool", "system", "stranger"]), "content": _values},
+    {"role": st.sampled_from(["user", "assistant", "tool", "system", "stranger"]), "content": _values | _blocks},
     optional={"tool_calls": _values, "name": _values, "tool_call_id": _values, "reasoning_content": _values},
 )
 _item = st.fixed_dictionaries(
-    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "image"])},
+    {
+        "type": st.sampled_from(
+            [
+                "message",
+                "function_call",
+                "function_call_output",
+                "reasoning",
+                "image",
+                "text",
+                "tool_use",
+                "tool_result",
+            ]
+        )
+    },
     optional={
         "role": _values,
         "content": _values,
@@ -187,13 +206,19 @@ _item = st.fixed_dictionaries(
         "name": _values,
         "arguments": _values,
         "output": _values,
+        "text": _values,
+        "thinking": _values,
+        "input": _values,
+        "tool_use_id": _values,
     },
 )
 _request = st.fixed_dictionaries(
     {"model": st.just("m") | _values},
     optional={
         "messages": st.lists(_message | _values, max_size=3), "input": st.lists(_item | _values, max_size=3) | _values,
-        "tools": _values, "tool_choice": _values, "stream": _values, "top_logprobs": _values, "text": _values,
+        "tools": st.lists(_values, max_size=2) | _values, "tool_choice": _values, "stream": _values,
+        "top_logprobs": _values, "text": _values,
+        "max_tokens": _values, "system": _values, "stop": _values, "stop_sequences": _values,
         "include": _values, "logprobs": _values, "stream_options": _values, "temperature": _values,
     },
 )  # fmt: skip
@@ -208,7 +233,7 @@ def check_requests(theatre_type, folder, generated: list[bytes]) -> None:
     async def play() -> None:
         theatre = theatre_type(folder)
         try:
-            await posted(theatre)
+            await posted(theatre, agent=post_everywhere)
         finally:
             for workflow in theatre.workflows:
                 await workflow.close()

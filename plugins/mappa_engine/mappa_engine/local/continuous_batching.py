@@ -19,6 +19,7 @@ from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step
 from mappa_engine.local.policy import Policy
 from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, is_cut, sample_tokens
+from mappa_engine.stop_texts import find_stop, has_stop
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +180,7 @@ class Decoder:
             for slot, request in enumerate(self._rows)
             if request.tokens[-1] in stops
             or len(request.tokens) == request.sampling.max_tokens
+            or has_stop(self._base.chat.decode, request.tokens, request.sampling.stop)
             or request.future.cancelled()
         ]
         if done:
@@ -210,15 +212,18 @@ class Decoder:
 
     def _completion(self, request: DecodeRequest) -> Completion:
         stopped, cut = request.tokens[-1] in self._base.stops, is_cut(request.sampling)
+        written = request.tokens[:-1] if stopped else request.tokens
+        match = find_stop(self._base.chat.decode, written, request.sampling.stop)
         return Completion(
-            text=self._base.chat.decode(request.tokens[:-1] if stopped else request.tokens),
+            text=self._base.chat.decode(written) if match is None else match.text,
             prompt_tokens=request.prompt,
             tokens=np.array(request.tokens, dtype=np.int32),
             logprobs=np.array(request.logprobs, dtype=np.float32),
-            finish="stop" if stopped else "length",
+            finish="stop" if stopped or match is not None else "length",
             temperature=request.sampling.temperature,
             mask_tokens=np.concatenate(request.masks) if cut else None,
             mask_sizes=np.array([len(mask) for mask in request.masks], dtype=np.int32) if cut else None,
             versions=(VersionSpan(version=self.version, start=0, end=len(request.tokens)),),
             seconds=time.perf_counter() - request.started_at,
+            stop_text=None if match is None else match.stop_text,
         )

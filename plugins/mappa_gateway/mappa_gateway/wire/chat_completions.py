@@ -18,7 +18,9 @@ from mappa_gateway.wire.request import (
     ignored_settings,
     join_text,
     parse_call,
+    refuse_format,
     refuse_unsupported,
+    stop_texts,
     to_form,
     to_response,
     token_counts,
@@ -58,8 +60,8 @@ class FunctionSpec(msgspec.Struct):
     """A tool of the agent; `parameters` is the JSON schema of its arguments."""
 
     name: str
-    description: str = ""
-    parameters: dict[str, Any] = {}
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class ChatTool(msgspec.Struct):
@@ -72,7 +74,7 @@ class ChatTool(msgspec.Struct):
 class StreamOptions(msgspec.Struct):
     """Options of a stream."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class ResponseFormat(msgspec.Struct):
@@ -93,6 +95,7 @@ class ChatRequest(msgspec.Struct):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     n: int | None = None
+    parallel_tool_calls: bool | None = None
     stop: str | list[str] | None = None
     response_format: ResponseFormat | None = None
     logit_bias: dict[str, float] | None = None
@@ -108,13 +111,18 @@ def parse_chat_request(body: Any) -> AgentRequest:
     ignored = ignored_settings(body, ChatRequest)
     if not request.messages:
         raise RequestFault("invalid_request", "a request has at least one message")
+    if request.n not in (None, 1):
+        raise RequestFault(
+            "unsupported",
+            "n: a request becomes one action, as only one reply is continued. Leave it out, and send the request again "
+            "for each further reply: each is an action with a verdict of its own.",
+        )
+    form = request.response_format
+    refuse_format({"response_format": form is not None and form.type != "text"})
     refuse_unsupported(
         {
-            "n": request.n not in (None, 1),
-            "stop": bool(request.stop),
             "tool_choice": request.tool_choice not in (None, "auto", "none"),
             "top_logprobs": bool(request.top_logprobs),
-            "response_format": request.response_format is not None and request.response_format.type != "text",
             "logit_bias": bool(request.logit_bias),
         }
     )
@@ -122,6 +130,7 @@ def parse_chat_request(body: Any) -> AgentRequest:
         model=request.model,
         messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(request.messages)),
         own_tools=_tools(request),
+        stop=stop_texts(request.stop, "stop"),
         stream=bool(request.stream),
         ignored=ignored,
         to_json=partial(_completion, request),
@@ -134,7 +143,9 @@ def _tools(request: ChatRequest) -> tuple[ToolSpec, ...]:
     if request.tool_choice == "none" or request.tools is None:
         return ()
     functions = [tool.function for tool in request.tools]
-    return tuple(ToolSpec(name=spec.name, description=spec.description, schema=spec.parameters) for spec in functions)
+    return tuple(
+        ToolSpec(name=spec.name, description=spec.description or "", schema=spec.parameters or {}) for spec in functions
+    )
 
 
 def _message(message: ChatMessage, where: str) -> Message:
@@ -155,7 +166,7 @@ def _message(message: ChatMessage, where: str) -> Message:
 
 def _completion(request: ChatRequest, step: Step) -> dict[str, Any]:
     """Encode `step` as the response to `request`."""
-    message = _message_json(step)
+    message = _message_json(step, request)
     choice = {
         "index": 0,
         "message": {"role": "assistant", **message},
@@ -168,7 +179,7 @@ def _completion(request: ChatRequest, step: Step) -> dict[str, Any]:
 def _events(request: ChatRequest, step: Step) -> Iterator[bytes]:
     """Encode `step` as server-sent events. An action is known only when it is complete, so its text is one event."""
     head = _envelope(step, request, "chat.completion.chunk")
-    message = _message_json(step)
+    message = _message_json(step, request)
     calls = [{"index": place, **call} for place, call in enumerate(message.pop("tool_calls", ()))]
     delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
     logprobs = _logprobs(step) if request.logprobs else None
@@ -185,8 +196,8 @@ def _envelope(step: Step, request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{step.id}", "object": kind, "created": CREATED_AT, "model": request.model}
 
 
-def _message_json(step: Step) -> dict[str, Any]:
-    response = to_response(step)
+def _message_json(step: Step, request: ChatRequest) -> dict[str, Any]:
+    response = to_response(step, parallel=request.parallel_tool_calls is not False)
     message: dict[str, Any] = {"content": response.content}
     if response.reasoning is not None:
         message["reasoning_content"] = response.reasoning

@@ -32,8 +32,8 @@ _GUIDED = "guided_"
 """How the names of settings begin that let a server of vLLM write by a grammar."""
 _HARMLESS = frozenset(
     {
-        "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-        "stream_options", "max_tool_calls",
+        "user", "metadata", "store", "service_tier", "cache_control", "prompt_cache_key", "prompt_cache_retention",
+        "safety_identifier", "stream_options", "max_tool_calls",
     }
 )  # fmt: skip
 """Settings that say nothing about the reply, and are not named in the log."""
@@ -44,12 +44,13 @@ CREATED_AT = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """A request in any format: the agent, the messages and tools, the names of settings that are not used, and how to
-    encode the action that it became: as one JSON object, or as the events of a stream."""
+    """A request in any format: the agent, the messages and tools, texts at which the reply ends, the names of settings
+    that are not used, and how to encode the action that it became: as one JSON object, or as the events of a stream."""
 
     model: str
     messages: tuple[Message, ...]
     own_tools: tuple[ToolSpec, ...]
+    stop: tuple[str, ...] = ()
     stream: bool
     ignored: frozenset[str]
     to_json: Callable[[Step], dict[str, Any]]
@@ -107,6 +108,25 @@ def refuse_unsupported(wanted: Mapping[str, bool]) -> None:
         )
 
 
+def refuse_format(wanted: Mapping[str, bool]) -> None:
+    """Raise RequestFault for settings that demand a format of the reply: the names in `wanted` that are true."""
+    if refused := [name for name, given in wanted.items() if given]:
+        raise RequestFault(
+            "unsupported",
+            f"{', '.join(refused)}: a grammar leaves a policy fewer tokens to choose from, no engine here records "
+            "which, and without them learning is biased. Leave it out, ask for the format in the prompt or by a tool, "
+            "and let the coach judge whether the reply has it.",
+        )
+
+
+def stop_texts(stop: str | Sequence[str] | None, where: str) -> tuple[str, ...]:
+    """Return the texts at which a reply ends. Raises RequestFault for an empty one, which is in every text."""
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if "" in texts:
+        raise RequestFault("invalid_request", f"{where}: an empty text ends nothing")
+    return texts
+
+
 def join_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
     """Join the text of a message. Raises RequestFault for content that is no text."""
     if content is None or isinstance(content, str):
@@ -146,11 +166,13 @@ class ActionResponse:
     calls: tuple[ResponseCall, ...] = ()
 
 
-def to_response(step: Step) -> ActionResponse:
-    """Convert an action to a response. Calls without tools, or with errors, stay in the text as the model wrote it,
-    from which its think block is taken where it begins with one."""
+def to_response(step: Step, *, parallel: bool = True) -> ActionResponse:
+    """Convert an action to a response. Calls without tools, with errors, or several where the request allows one
+    (`parallel` is false), stay in the text as the model wrote it, from which its think block is taken where it begins
+    with one."""
     reply, calls = step.reply, step.reply.tool_calls
-    if calls and (not step.own_tools or any(call.error is not None for call in calls)):
+    is_refused = any(call.error is not None for call in calls) or (len(calls) > 1 and not parallel)
+    if calls and (not step.own_tools or is_refused):
         rest = _text_after_thoughts(step.completion.text, reply.reasoning)
         if rest is None:
             return ActionResponse(content=step.completion.text)

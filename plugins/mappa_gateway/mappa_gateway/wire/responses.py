@@ -24,7 +24,9 @@ from mappa_gateway.wire.request import (
     ignored_settings,
     join_text,
     parse_call,
+    refuse_format,
     refuse_unsupported,
+    stop_texts,
     to_form,
     to_response,
     token_counts,
@@ -37,10 +39,10 @@ _INCOMPLETE = {"length": "max_output_tokens", "abort": "content_filter"}
 class Item(msgspec.Struct):
     """An item of a conversation; its type determines which fields are used."""
 
-    type: str = "message"
+    type: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[ContentPart] | None = None
-    summary: list[ContentPart] = []
+    summary: list[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -51,7 +53,7 @@ class ResponseTool(msgspec.Struct):
     """A tool. One that is not a function would be run by OpenAI, and has no name."""
 
     type: str
-    name: str = ""
+    name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -77,6 +79,8 @@ class ResponseRequest(msgspec.Struct):
     instructions: str | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    stop: str | list[str] | None = None
     stream: bool | None = None
     text: TextOptions | None = None
     include: list[str] | None = None
@@ -97,10 +101,10 @@ def parse_responses_request(body: Any) -> AgentRequest:
     request = to_form(body, ResponseRequest)
     ignored = ignored_settings(body, ResponseRequest)
     form = request.text.format if request.text is not None else None
+    refuse_format({"text.format": form is not None and form.type != "text"})
     refuse_unsupported(
         {
             "tool_choice": request.tool_choice not in (None, "auto", "none"),
-            "text.format": form is not None and form.type != "text",
             "text.verbosity": request.text is not None and request.text.verbosity not in (None, "medium"),
             "top_logprobs": bool(request.top_logprobs),
             f"include {_LOGPROBS}": _LOGPROBS in (request.include or ()),
@@ -118,6 +122,7 @@ def parse_responses_request(body: Any) -> AgentRequest:
         model=request.model,
         messages=(*instructions, *messages),
         own_tools=_tools(request),
+        stop=stop_texts(request.stop, "stop"),
         stream=bool(request.stream),
         ignored=ignored,
         to_json=partial(_response, request),
@@ -169,31 +174,36 @@ def _tools(request: ResponseRequest) -> tuple[ToolSpec, ...]:
         )
     if request.tool_choice == "none":
         return ()
+    if any(tool.name is None for tool in tools):
+        raise RequestFault("invalid_request", "tools: a function has a name")
     return tuple(
-        ToolSpec(name=tool.name, description=tool.description or "", schema=tool.parameters or {}) for tool in tools
+        ToolSpec(name=tool.name or "", description=tool.description or "", schema=tool.parameters or {})
+        for tool in tools
     )
 
 
 def _message(item: Item, where: str) -> Message:
     """Convert an item to a message, or to a piece of one."""
-    if item.type == "message" and item.role is not None:
+    kind = item.type or "message"
+    if kind == "message" and item.role is not None:
         role = "system" if item.role == "developer" else item.role
         return Message(role=role, content=join_text(item.content, f"{where}.content"))
-    if item.type == "reasoning":
+    if kind == "reasoning":
         return Message(role="assistant", content="", reasoning=join_text(item.content or item.summary, where))
-    if item.type == "function_call" and item.name is not None and item.arguments is not None:
+    if kind == "function_call" and item.name is not None and item.arguments is not None:
         call = parse_call(item.name, item.arguments, item.call_id, where)
         return Message(role="assistant", content="", tool_calls=(call,))
-    if item.type == "function_call_output" and item.output is not None:
+    if kind == "function_call_output" and item.output is not None:
         return Message(role="tool", content=join_text(item.output, f"{where}.output"), tool_call_id=item.call_id)
-    if item.type in ("message", "function_call", "function_call_output"):
-        raise RequestFault("invalid_request", f"{where}: a {item.type} without what makes it one")
-    raise RequestFault("unsupported", f"{where}: {item.type}: only text, calls of functions and think text are read")
+    if kind in ("message", "function_call", "function_call_output"):
+        raise RequestFault("invalid_request", f"{where}: a {kind} without what makes it one")
+    raise RequestFault("unsupported", f"{where}: {kind}: only text, calls of functions and think text are read")
 
 
 def _response(request: ResponseRequest, step: Step) -> dict[str, Any]:
     """Encode `step` as the response to `request`."""
     cut_off = _INCOMPLETE.get(step.completion.finish)
+    parallel = request.parallel_tool_calls is not False
     return {
         "id": f"resp_{step.id}",
         "object": "response",
@@ -203,8 +213,8 @@ def _response(request: ResponseRequest, step: Step) -> dict[str, Any]:
         "error": None,
         "model": request.model,
         "instructions": request.instructions,
-        "output": _output(step),
-        "parallel_tool_calls": True,
+        "output": _output(step, parallel=parallel),
+        "parallel_tool_calls": parallel,
         "tool_choice": "auto" if request.tool_choice is None else request.tool_choice,
         "tools": [msgspec.to_builtins(tool) for tool in request.tools or ()],
         "metadata": {},
@@ -212,8 +222,8 @@ def _response(request: ResponseRequest, step: Step) -> dict[str, Any]:
     }
 
 
-def _output(step: Step) -> list[dict[str, Any]]:
-    response = to_response(step)
+def _output(step: Step, *, parallel: bool) -> list[dict[str, Any]]:
+    response = to_response(step, parallel=parallel)
     items: list[dict[str, Any]] = []
     if response.reasoning is not None:
         thought = [{"type": "reasoning_text", "text": response.reasoning}]

@@ -12,6 +12,7 @@ from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.sampling_masks import check_sampling
 from mappa_engine.model_info import ModelInfo
 from mappa_engine.sampling_checks import check_request
+from mappa_engine.stop_texts import find_stop
 
 
 class ClusterSampler:
@@ -49,8 +50,11 @@ class ClusterSampler:
         stops = self._model.stops
         generation = await self._pool.sample(self._policy, prompt, sampling, stops)
         tokens = generation.tokens.tolist()
+        decode = self._model.chat.decode
+        written = tokens[:-1] if tokens[-1] in stops else tokens
+        match = find_stop(decode, written, sampling.stop)
         return Completion(
-            text=self._model.chat.decode(tokens[:-1] if generation.finish == "stop" else tokens),
+            text=decode(written) if match is None else match.text,
             prompt_tokens=prompt,
             tokens=generation.tokens,
             logprobs=generation.logprobs,
@@ -60,4 +64,5 @@ class ClusterSampler:
             temperature=sampling.temperature,
             versions=generation.versions,
             seconds=generation.seconds,
+            stop_text=None if match is None else match.stop_text,
         )

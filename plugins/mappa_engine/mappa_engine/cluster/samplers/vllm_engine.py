@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -21,6 +23,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from mappa_core import ConfigError
 from mappa_core.engine import EngineError, Sampling, VersionSpan
 from mappa_engine.arrays import Float32, Int32
+from mappa_engine.chat import decode_tokens
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.sampling_masks import (
     MAX_CANDIDATES,
@@ -28,6 +31,8 @@ from mappa_engine.cluster.samplers.sampling_masks import (
     read_logprobs,
 )
 from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingScheduler
+from mappa_engine.model_info import load_pretrained
+from mappa_engine.stop_texts import has_stop
 
 # Adapters on the output head would break prompt log-probabilities of vLLM on CPUs, so all other layers are listed.
 _LORA_LAYERS = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
@@ -55,6 +60,8 @@ class VllmEngine:
         self._retired: list[_Adapter] = []
         self._numbers = itertools.count(1)
         self._started: dict[str, tuple[float, _Adapter | None, Sampling]] = {}
+        self._versions: dict[str, list[int]] = {}
+        """Versions of the tokens of running requests with stop texts: vLLM tells them only where it ends a request."""
         self.set_version(0)
 
     @property
@@ -85,14 +92,18 @@ class VllmEngine:
             logprobs=mask_candidates(sampling, self._vocabulary),
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            # Without a tokenizer vLLM knows no stop texts: `step` looks for them in what a request has so far.
+            output_kind=RequestOutputKind.CUMULATIVE if sampling.stop else RequestOutputKind.FINAL_ONLY,
         )
         adapter = self._adapter_for(request.policy)
         self._started[request.id] = time.perf_counter(), adapter, sampling
+        if sampling.stop:
+            self._versions[request.id] = []
         try:
             self._add(request.id, request.prompt, parameters, adapter)
         except ValueError:
             del self._started[request.id]
+            self._versions.pop(request.id, None)
             raise
 
     def score(self, key: str, policy: str, version: int, sequence: Int32) -> None:
@@ -131,7 +142,7 @@ class VllmEngine:
         """Run one engine step; returns finished completions and scores, by id."""
         generations, scored = [], []
         for output in self._engine.step():
-            if not output.finished:
+            if not output.finished and not self._has_stop(output):
                 continue
             if output.request_id.startswith(_SCORE_PREFIX):
                 scored.append((output.request_id.removeprefix(_SCORE_PREFIX), _prompt_logprobs(output)))
@@ -139,22 +150,42 @@ class VllmEngine:
                 generations.append((output.request_id, self._generation(output)))
         return generations, scored
 
+    def _has_stop(self, output: RequestOutput) -> bool:
+        """Whether the newest token of a running request completes a stop text; if so, the request is ended."""
+        tokens, versions = output.outputs[0].token_ids, self._versions[output.request_id]
+        versions += [self.version] * (len(tokens) - len(versions))
+        found = has_stop(self._decode, tokens, self._started[output.request_id][2].stop)
+        if found:
+            self._engine.abort_request([output.request_id])
+        return found
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The tokenizer, which only requests with stop texts need."""
+        return load_pretrained(AutoTokenizer, self._config.model, self._config.model, "tokenizer")
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return decode_tokens(self._tokenizer, tokens)
+
     def _generation(self, output: RequestOutput) -> Generation:
         begun, adapter, sampling = self._started.pop(output.request_id)
         (completion,) = output.outputs
+        versions = self._versions.pop(output.request_id, [])
         logprobs, mask_tokens, mask_sizes = read_logprobs(completion.logprobs, sampling, self._vocabulary)
         return Generation(
             tokens=np.array(completion.token_ids, dtype=np.int32),
             logprobs=logprobs,
             mask_tokens=mask_tokens,
             mask_sizes=mask_sizes,
-            finish=completion.finish_reason,
-            versions=_version_spans(completion, adapter),
+            finish=completion.finish_reason if output.finished else "stop",
+            versions=_version_spans(completion, adapter, versions),
             seconds=time.perf_counter() - begun,
         )
 
     def abort(self, ids: Sequence[str]) -> None:
         """Abort requests; they return no result."""
+        for key in ids:
+            self._versions.pop(key, None)
         self._engine.abort_request([key for key in ids if self._started.pop(key, None) is not None])
 
     def suspend_requests(self) -> None:
@@ -290,9 +321,19 @@ def _prompt_logprobs(output: RequestOutput) -> Float32:
     return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
 
 
-def _version_spans(completion: CompletionOutput, adapter: _Adapter | None) -> tuple[VersionSpan, ...]:
+def _version_spans(
+    completion: CompletionOutput, adapter: _Adapter | None, versions: Sequence[int]
+) -> tuple[VersionSpan, ...]:
+    """The versions that sampled an action; `versions` are those of its tokens if vLLM did not end it."""
     if adapter is not None:
         return (VersionSpan(version=adapter.version, start=0, end=len(completion.token_ids)),)
+    if completion.weight_versions is None:
+        runs = [(version, len(list(run))) for version, run in itertools.groupby(versions)]
+        ends = list(itertools.accumulate(length for _, length in runs))
+        return tuple(
+            VersionSpan(version=version, start=end - length, end=end)
+            for (version, length), end in zip(runs, ends, strict=True)
+        )
     return tuple(
         VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in completion.weight_versions
     )
