@@ -47,8 +47,12 @@ class BlameCounts:
     @property
     def ranked(self) -> Mapping[str, int]:
         """All who are blamed, agents and others, the most often blamed first."""
-        counts = {one.agent: one.blamed for one in self.agents if one.blamed} | dict(self.others)
-        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+        return _rank({one.agent: one.blamed for one in self.agents if one.blamed} | dict(self.others))
+
+
+def _rank(counts: Mapping[str, int]) -> dict[str, int]:
+    """The highest count first, of equals the first name."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def select_counted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
@@ -101,7 +105,7 @@ def count_blame(rows: Sequence[VerdictRow], looked_at: Collection[str], *, has_o
         has_outcome=has_outcome,
         unblamed=len(looked_at) - len({row.trajectory for row in blaming}),
         others={name: len(blamed[name]) for name in (USER, ENVIRONMENT, TASK) if name in blamed},
-        categories=dict(Counter(row.verdict.category for row in blaming if row.verdict.category).most_common()),
+        categories=_rank(Counter(row.verdict.category for row in blaming if row.verdict.category is not None)),
     )
 
 

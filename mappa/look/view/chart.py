@@ -16,7 +16,7 @@ from mappa_core import MAX_SCORE
 PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
 WIDTH, HEIGHT = 560, 250
-LEFT, RIGHT, TOP, BOTTOM = 66, 24, 12, 48
+LEFT, RIGHT, TOP, BOTTOM = 74, 24, 12, 48
 DOT = 2
 """Radius of a line of one point."""
 Point = tuple[float, float]
@@ -162,7 +162,11 @@ def build_fitted_chart(
 
 
 def _short_number(value: float) -> str:
+    """A number as a label of the axis, which has room for eight characters."""
     size = abs(value)
+    if 0 < size < 1e-3:
+        mantissa, exponent = f"{value:.5e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value / 1e6:g} M" if size >= 1e6 else f"{value / 1e3:g} k" if size >= 1e4 else f"{value:.6g}"
 
 
@@ -201,4 +205,3 @@ def _round_steps(high: float) -> list[float]:
     step = next(step for magnitude in range(7) for step in (10.0**magnitude, 2 * 10.0**magnitude, 5 * 10.0**magnitude)
                 if high / step <= 6)  # fmt: skip
     return [step * index for index in range(int(high / step) + 1)]
-
