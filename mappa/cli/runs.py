@@ -53,7 +53,10 @@ def list_runs(root: Path, as_json: bool) -> None:
             continue
         found = None if summary is None else summary.eval
         before, after, gain = (None, None, None) if found is None else (found.before, found.after, found.gain)
-        shares = [format_share(share) if wide else format_percent(share and share.mean) for share in (before, after)]
+        shares = [
+            format_share(share) if wide else format_percent(None if share is None else share.mean)
+            for share in (before, after)
+        ]
         iterations = "-" if summary is None else str(summary.iterations)
         table.add_row(Name(folder.name), Name(status), iterations, *shares, format_share(gain, sign=True))
     if not as_json:

@@ -33,9 +33,9 @@ class AgentVerdicts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameCounts:
     """Whom verdicts blame, over the rollouts `looked_at`: those that did not succeed, or all where no outcome is known
-    (`has_outcome`). In `unblamed` of them no verdict blames anybody; `others` counts those in which one blames the user,
-    the environment or the task. `categories` counts the blaming verdicts by the kind of failure, the most frequent
-    first."""
+    (`has_outcome`). In `unblamed` of them no verdict blames anybody; `others` counts those in which one blames the
+    user, the environment or the task. `categories` counts the blaming verdicts by the kind of failure, the most
+    frequent first."""
 
     agents: tuple[AgentVerdicts, ...]
     looked_at: int

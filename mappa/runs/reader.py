@@ -161,7 +161,8 @@ class RunReader(AbstractContextManager["RunReader"]):
         names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds", "category")
         query = (
             f"SELECT {_ACTION}, s.agent, s.position, v.step, v.id, v.coach, v.phase, v.status, v.score, v.blame, "
-            f"json_extract(v.body, '$.seconds'), json_extract(v.body, '$.category') FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
+            f"json_extract(v.body, '$.seconds'), json_extract(v.body, '$.category') "
+            f"FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
             # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
             "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC, s.position, v.number LIMIT ?"
         )

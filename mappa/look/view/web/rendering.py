@@ -23,7 +23,8 @@ def format_json(value: Any) -> str:
 
 
 def truncate(text: str, max_length: int) -> str:
-    """Truncate a text to `max_length` characters with an ellipsis, after a whole word unless that loses half of them."""
+    """Truncate a text to `max_length` characters with an ellipsis, after a whole word unless that loses half of
+    them."""
     if len(text) <= max_length:
         return text
     words = text[:max_length].rpartition(" ")[0].rstrip()
