@@ -89,7 +89,12 @@ def latest_counted(reader: RunReader, *, limit: int) -> tuple[str, list[VerdictR
 
 def count_failures(rows: Sequence[VerdictRow], metric: str) -> BlameCounts:
     """Count blame over the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
-    return count_blame(rows, {row.trajectory for row in rows if row.outcome.get(metric, 1.0) < 1.0})
+    return count_blame(rows, {row.trajectory for row in rows if is_short(row.outcome, metric)})
+
+
+def is_short(outcome: Mapping[str, float], metric: str) -> bool:
+    """Whether the metric is known, and below 1."""
+    return metric in outcome and outcome[metric] < 1.0
 
 
 def count_blame(rows: Sequence[VerdictRow], looked_at: Collection[str], *, has_outcome: bool = True) -> BlameCounts:

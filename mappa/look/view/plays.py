@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mappa.evaluation.heldout import build_evaluation
 from mappa.look.coach_eval.shown_scenes import is_imported
-from mappa.look.counted_verdicts import BlameCounts, count_blame, select_counted_rows
+from mappa.look.counted_verdicts import BlameCounts, count_blame, is_short, select_counted_rows
 from mappa.look.importing.offers import IMPORT_RECIPE
 from mappa.look.view.highlights import MAX_VERDICTS
 from mappa.runs import RunReader
@@ -63,7 +63,7 @@ def _summarize(reader: RunReader, split: str, plays: list[Trajectory], *, import
     evaluation = build_evaluation(
         plays, metric=team.metric, figures=team.figures, iteration=plays[0].iteration, require_metric=False
     )
-    unsuccessful = {play.id for play in plays if play.error is not None or play.outcome.get(team.metric, 1.0) < 1.0}
+    unsuccessful = {play.id for play in plays if play.error is not None or is_short(play.outcome, team.metric)}
     has_outcome = bool(unsuccessful) or any(team.metric in play.outcome for play in plays)
     verdicts = [row for row in reader.latest_verdicts(split, limit=MAX_VERDICTS) if row.trajectory in names]
     counted = select_counted_rows(verdicts)
