@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stores
 from starlette.testclient import TestClient
 
 from mappa.look.observe import observe_run
@@ -13,7 +15,10 @@ from mappa.look.view.plays import summarize_plays
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
-from mappa.runs import RunReader
+from mappa.runs import RunFolder, RunReader
+from mappa.store.summary import Summary
+from mappa.store.team_record import TeamRecord
+from mappa_core import Role, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +84,27 @@ def test_the_report_says_what_the_plays_came_to_and_why_they_failed(imported: Pa
     assert "correct 25.0 % [4.6, 69.9] over 4 problems, 95 % intervals. 3 of 4 plays did not succeed." in shown
     assert "budgeter 4 1.0 2 2 of 3" in shown and "The environment is to blame in 2." in shown
     assert "Kinds of failure: miscalculation 2, system failure 2." in shown
+
+
+def test_names_of_strangers_are_text(tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script>&amp;\u202e"
+    with RunFolder.create(tmp_path, "strange", plugin="p", recipe="r", config="seed: 0\n") as folder:
+        for one in stores.iteration_of(0, 0, 3):
+            first = one.steps[0]
+            shown = Verdict(
+                status="scored", score=1.0, step=first.id, coach=evil, id=evil, blame=evil, category=evil, reasoning=evil
+            )
+            stores.record(folder, replace(one, outcome={evil: 0.0}, error=None, verdicts=(shown,)))
+        team = TeamRecord(agents={evil: Role(brief=evil)}, metric=evil)
+        folder.store.record_team(team)
+    client = TestClient(create_app(RunFolders([tmp_path]), token="t"), base_url="http://127.0.0.1")
+    pages = [client.get(address).text for address in ("/?token=t", "/runs/strange", "/runs/strange/trajectories")]
+    blank = Summary(plugin=evil, recipe=evil, recipe_hash="h", seed=0, status="done")
+    pages.append(write_report(folder.path, blank).read_text())
+    assert "to blame in those" in pages[0] and "to blame in those that did not succeed" in pages[1]
+    for page in pages:
+        assert "<script>alert" not in page and "\u202e" not in page
+        assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;amp;‹U+202E›" in page
 
 
 def test_a_training_is_no_such_run(root: Path) -> None:
