@@ -17,7 +17,6 @@ from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunFolder, RunReader
 from mappa.store.summary import Summary
-from mappa.store.team_record import TeamRecord
 from mappa_core import Role, Verdict
 
 
@@ -91,12 +90,9 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "strange", plugin="p", recipe="r", config="seed: 0\n") as folder:
         for one in stores.iteration_of(0, 0, 3):
             first = one.steps[0]
-            shown = Verdict(
-                status="scored", score=1.0, step=first.id, coach=evil, id=evil, blame=evil, category=evil, reasoning=evil
-            )
-            stores.record(folder, replace(one, outcome={evil: 0.0}, error=None, verdicts=(shown,)))
-        team = TeamRecord(agents={evil: Role(brief=evil)}, metric=evil)
-        folder.store.record_team(team)
+            given = Verdict(status="scored", score=1.0, step=first.id, coach=evil, id=evil, blame=evil, category=evil)
+            stores.record(folder, replace(one, outcome={evil: 0.0}, error=None, verdicts=(given,)))
+        folder.store.record_event("team", agents={evil: Role(brief=evil)}, metric=evil)
     client = TestClient(create_app(RunFolders([tmp_path]), token="t"), base_url="http://127.0.0.1")
     pages = [client.get(address).text for address in ("/?token=t", "/runs/strange", "/runs/strange/trajectories")]
     blank = Summary(plugin=evil, recipe=evil, recipe_hash="h", seed=0, status="done")
