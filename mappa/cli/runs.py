@@ -23,6 +23,7 @@ from mappa_core.tools.workspace import printable_path
 
 QUALITIES = {1.0: "right", 0.0: "neither right nor wrong", -1.0: "wrong"}
 WIDE = 110  # Columns from which on a list of runs shows every interval; below, that of the gain alone.
+SHOWN_PLAYS = 5  # Trajectories of a task that an error names.
 
 
 @click.group("runs")
@@ -44,16 +45,18 @@ def list_runs(root: Path, as_json: bool) -> None:
     """List the runs in a folder, the oldest first."""
     console = Console()
     wide = console.width >= WIDE
-    table = columns_table("run", "status", "iterations", *(["before"] if wide else []), "after", "gain", text=2)
+    table = columns_table("run", "status", "iterations" if wide else "iter.", "before", "after", "gain", text=2)
     for folder in list_run_folders(root):
         status, summary = _read_status(folder)
         if as_json:
             echo(to_json({"run": str(folder), "status": status, "summary": summary}).decode())
             continue
-        one = None if summary is None else summary.eval
-        before, after, gain = (None, None, None) if one is None else (one.before, one.after, one.gain)
-        brief = format_percent(after.mean if after else None)
-        shares = [format_share(before), format_share(after)] if wide else [brief]
+        found = None if summary is None else summary.eval
+        before, after, gain = (None, None, None) if found is None else (found.before, found.after, found.gain)
+        shares = [
+            format_share(share) if wide else format_percent(None if share is None else share.mean)
+            for share in (before, after)
+        ]
         iterations = "-" if summary is None else str(summary.iterations)
         table.add_row(Name(folder.name), Name(status), iterations, *shares, format_share(gain, sign=True))
     if not as_json:
@@ -97,9 +100,20 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
         outcome = row.error.kind if row.error else ", ".join(f"{key} {value:g}" for key, value in row.outcome.items())
         table.add_row(Name(row.id), Name(row.stratum), Name(row.status), Name(outcome), str(row.steps))
     console.print(table)
+    if len(rows) < (total := sum(counts.values())):
+        console.print(_describe_part(len(rows), offset, total), highlight=False, soft_wrap=True)
     console.print(
         f"next     mappa observe {folder}, mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False
     )
+
+
+def _describe_part(shown: int, offset: int, total: int) -> str:
+    """Describe which trajectories were shown, and how to see more."""
+    if not shown:
+        return f"none of {total:,} shown: --offset {offset} is beyond them, or --limit is 0"
+    end = offset + shown
+    more = f"; --offset {end} shows older ones, --limit N more at once" if end < total else ""
+    return f"{offset + 1:,} to {end:,} of {total:,}, the newest first{more}"
 
 
 @command.command("trace")
@@ -109,11 +123,23 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
 def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:
     """Print one trajectory: what each agent saw and wrote, what its tools answered, verdicts, and labels of people."""
     with RunReader(folder) as reader:
-        shown, labels = reader.trajectory(trajectory), reader.labels(trajectory)
+        try:
+            shown, labels = reader.trajectory(trajectory), reader.labels(trajectory)
+        except RunError as error:
+            if plays := [row.id for row in reader.trajectories if row.task == trajectory]:
+                raise RunError(_describe_plays(trajectory, plays)) from error
+            raise
     if as_json:
         echo(to_json({**{one.name: getattr(shown, one.name) for one in fields(shown)}, "labels": labels}).decode())
     else:
         show_trajectory(Console(), shown, labels)
+
+
+def _describe_plays(task: str, plays: Sequence[str]) -> str:
+    """Say that a task is no trajectory, and which are of it, the newest first."""
+    named = ", ".join(plays[: -SHOWN_PLAYS - 1 : -1])
+    more = f" and {len(plays) - SHOWN_PLAYS} more" if len(plays) > SHOWN_PLAYS else ""
+    return f"{task} is a task, not a trajectory: name one in which it was played: {named}{more}"
 
 
 def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[Label] = ()) -> None:

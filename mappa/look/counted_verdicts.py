@@ -3,7 +3,8 @@ nothing (an imported one, or one whose verdicts all failed), the last ones that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -11,6 +12,7 @@ from mappa.runs import RunReader
 from mappa.runs.rows import VerdictRow
 from mappa.store.summary import Summary
 from mappa_core import NOBODY, Verdict
+from mappa_core.records import ENVIRONMENT, TASK, USER
 
 LOW_SCORE = 4.0
 """Score (points) below which an action counts as a failure of its agent."""
@@ -26,6 +28,31 @@ class AgentVerdicts:
     score: float | None
     low: int
     blamed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameCounts:
+    """Whom verdicts blame, over the rollouts `looked_at`: those that did not succeed, or all where no outcome is known
+    (`has_outcome`). In `unblamed` of them no verdict blames anybody; `others` counts those in which one blames the
+    user, the environment or the task. `categories` counts the blaming verdicts by the kind of failure, the most
+    frequent first."""
+
+    agents: tuple[AgentVerdicts, ...]
+    looked_at: int
+    has_outcome: bool
+    unblamed: int
+    others: Mapping[str, int]
+    categories: Mapping[str, int]
+
+    @property
+    def ranked(self) -> Mapping[str, int]:
+        """All who are blamed, agents and others, the most often blamed first."""
+        return _rank({one.agent: one.blamed for one in self.agents if one.blamed} | dict(self.others))
+
+
+def _rank(counts: Mapping[str, int]) -> dict[str, int]:
+    """The highest count first, of equals the first name."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def select_counted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
@@ -60,31 +87,38 @@ def latest_counted(reader: RunReader, *, limit: int) -> tuple[str, list[VerdictR
     return "train", []
 
 
-def count_failures(rows: Sequence[VerdictRow], metric: str) -> int:
-    """Count the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
-    return len({row.trajectory for row in rows if _failed(row, metric)})
+def count_failures(rows: Sequence[VerdictRow], metric: str) -> BlameCounts:
+    """Count blame over the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
+    return count_blame(rows, {row.trajectory for row in rows if is_short(row.outcome, metric)})
 
 
-def count_unblamed(rows: Sequence[VerdictRow], metric: str) -> int:
-    """Count those of `count_failures` in which no verdict blames anybody: it cannot be said who failed."""
-    failed = {row.trajectory for row in rows if _failed(row, metric)}
-    return len(failed - {row.trajectory for row in rows if row.verdict.blame not in (None, NOBODY)})
+def is_short(outcome: Mapping[str, float], metric: str) -> bool:
+    """Whether the metric is known, and below 1."""
+    return metric in outcome and outcome[metric] < 1.0
 
 
-def _failed(row: VerdictRow, metric: str) -> bool:
-    return metric in row.outcome and row.outcome[metric] < 1.0
-
-
-def summarize_verdicts(rows: Sequence[VerdictRow], metric: str) -> list[AgentVerdicts]:
-    """Summarize verdicts by agent, in the order of the actions of the first rollouts."""
+def count_blame(rows: Sequence[VerdictRow], looked_at: Collection[str], *, has_outcome: bool = True) -> BlameCounts:
+    """Count the verdicts of each agent, in the order of the actions of the first rollouts, and whom and what they blame
+    over the rollouts `looked_at`."""
+    blaming = [row for row in rows if row.trajectory in looked_at and row.verdict.blame not in (None, NOBODY)]
     blamed: dict[str, set[str]] = {}
-    for row in rows:
-        if row.verdict.blame not in (None, NOBODY) and _failed(row, metric):
-            blamed.setdefault(str(row.verdict.blame), set()).add(row.trajectory)
+    for row in blaming:
+        blamed.setdefault(str(row.verdict.blame), set()).add(row.trajectory)
+    return BlameCounts(
+        agents=_summarize_agents(rows, blamed),
+        looked_at=len(looked_at),
+        has_outcome=has_outcome,
+        unblamed=len(looked_at) - len({row.trajectory for row in blaming}),
+        others={name: len(blamed[name]) for name in (USER, ENVIRONMENT, TASK) if name in blamed},
+        categories=_rank(Counter(row.verdict.category for row in blaming if row.verdict.category is not None)),
+    )
+
+
+def _summarize_agents(rows: Sequence[VerdictRow], blamed: Mapping[str, Collection[str]]) -> tuple[AgentVerdicts, ...]:
     points: dict[str, list[float | None]] = {}
     for row in sorted(rows, key=lambda row: row.position):
         points.setdefault(row.agent, []).append(row.verdict.score)
-    return [
+    return tuple(
         AgentVerdicts(
             agent=agent,
             verdicts=len(given),
@@ -93,7 +127,7 @@ def summarize_verdicts(rows: Sequence[VerdictRow], metric: str) -> list[AgentVer
             blamed=len(blamed.get(agent, ())),
         )
         for agent, given in points.items()
-    ]
+    )
 
 
 def with_counted_verdicts(summary: Summary, reader: RunReader) -> Summary:
@@ -101,7 +135,7 @@ def with_counted_verdicts(summary: Summary, reader: RunReader) -> Summary:
     the verdicts and their cost."""
     if summary.coach.verdicts or not (rows := select_counted_rows(reader.verdicts)):
         return summary
-    scores = {one.agent: one.score for one in summarize_verdicts(rows, "")}
+    scores = {one.agent: one.score for one in _summarize_agents(rows, {})}
     coach = replace(
         summary.coach,
         verdicts=len(rows),

@@ -158,10 +158,11 @@ class RunReader(AbstractContextManager["RunReader"]):
     def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
         """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first. Their texts and
         members are left out, which `verdict` gives."""
-        names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds")
+        names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds", "category")
         query = (
             f"SELECT {_ACTION}, s.agent, s.position, v.step, v.id, v.coach, v.phase, v.status, v.score, v.blame, "
-            f"json_extract(v.body, '$.seconds') FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
+            f"json_extract(v.body, '$.seconds'), json_extract(v.body, '$.category') "
+            f"FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
             # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
             "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC, s.position, v.number LIMIT ?"
         )
@@ -236,10 +237,11 @@ class RunReader(AbstractContextManager["RunReader"]):
             trajectory = queries.with_actions(self._database, queries.read_trajectory(self._database, row))
             return replace(trajectory, counterfactuals=queries.load_counterfactuals(self._database, identity))
 
-    def outcomes(self, iteration: int, part: EvalPart = "all") -> list[Trajectory]:
-        """Finished held-out trajectories of an iteration without steps and verdicts, in canonical order."""
-        where = "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id"
-        rows = self._database.rows(f"{queries.SELECT_TRAJECTORY} {where}", iteration)
+    def outcomes(self, iteration: int, part: EvalPart = "all", *, split: str = "eval") -> list[Trajectory]:
+        """Finished trajectories of an iteration, by default held-out ones, without steps and verdicts, in canonical
+        order. Of those of training there is one part, `all`."""
+        where = "WHERE split = ? AND iteration = ? AND finished = 1 ORDER BY id"
+        rows = self._database.rows(f"{queries.SELECT_TRAJECTORY} {where}", split, iteration)
         trajectories = [queries.read_trajectory(self._database, row) for row in rows]
         if part == "all":
             return trajectories

@@ -18,7 +18,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from contextlib import AbstractContextManager, closing
+import time
+from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -31,7 +32,7 @@ from mappa.store.mirror import Mirror
 from mappa.store.schema import DATABASE_NAME
 from mappa.store.writer import Store
 from mappa_core.errors import RunError
-from mappa_core.files import has_file, read_text, storage_errors, write_file
+from mappa_core.files import has_file, open_file, storage_errors, write_file
 from mappa_core.safe_files import open_own
 from mappa_core.tools.file_archive import store_content
 from mappa_core.tools.owned_folder import OwnedFolder
@@ -42,6 +43,7 @@ _LOCK = "run.lock"
 _ASIDE = ".new-"
 """Prefix of folders in which runs are made."""
 _MAX_LOCK_BYTES = 4096
+_LOCK_TRIES, _LOCK_PAUSE_S = 5, 0.02
 
 
 class RunInUseError(RunError):
@@ -169,18 +171,25 @@ def _creation_time_ns(path: Path) -> int:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether the process that wrote a run last is there; one of another machine is taken to be."""
-    # Not by the lock: to try it is to take it, for a moment in which the run could not start.
+    """Whether a process holds the lock of a run; one of another machine is taken to hold it."""
     try:
-        # RunError is a ValueError: what is missing, or no file, names no process.
-        _, process, _, host = read_text(path, _LOCK, max_bytes=_MAX_LOCK_BYTES).split()
-        if host == socket.gethostname():
-            os.kill(int(process), 0)  # Signal 0 is not sent, only whether it could be.
-    except (ProcessLookupError, ValueError, OverflowError):
+        with open_file(path, _LOCK) as lock:
+            host = lock.read(_MAX_LOCK_BYTES).decode(errors="replace").split()[-1:]
+            # Not by the number of the process: one that was killed keeps it until its parent has asked for its end.
+            return host not in ([], [socket.gethostname()]) or _is_locked(lock.fileno())
+    except RunError:
         return False
-    except PermissionError:
-        pass  # The process is there, and somebody else's.
-    return True
+
+
+def _is_locked(handle: int) -> bool:
+    """Whether another process holds the lock, which is tried for a moment: as a reader's, so that readers do not take
+    one another for a writer."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    return False
 
 
 def new_run_name(plugin: str, recipe: str) -> str:
@@ -221,7 +230,7 @@ def _acquire_lock(path: Path) -> int:
     with storage_errors(path / _LOCK):
         handle = open_own(path, _LOCK)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_for_writing(handle)
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
     except BlockingIOError as error:
@@ -232,3 +241,12 @@ def _acquire_lock(path: Path) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def _lock_for_writing(handle: int) -> None:
+    # A reader that asks whether the run is in use holds the lock for that moment, a writer for longer.
+    for _ in range(_LOCK_TRIES - 1):
+        with suppress(BlockingIOError):
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_LOCK_PAUSE_S)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
 import socket
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,9 +55,9 @@ def test_a_list_fits_80_columns_with_each_run_on_one_line(root, capsys, monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     head, *lines = listed(capsys, root)
     assert len(lines) == 3 and max(map(len, (head, *lines))) <= 80
-    first = re.match(r" (\S+) +done +60 +77\.3 % +\+67\.2 % \[\+61\.0, \+73\.4\] *$", lines[0])
+    first = re.match(r" (\S+) +done +60 +10\.2 % +77\.3 % +\+67\.2 % \[\+61\.0, \+73\.4\] *$", lines[0])
     start, end = first[1].split("…")
-    assert LONG.startswith(start) and LONG.endswith(end) and min(len(start), len(end)) >= 10
+    assert LONG.startswith(start) and LONG.endswith(end) and min(len(start), len(end)) >= 8
 
 
 def test_a_folder_without_runs_says_so(tmp_path, capsys):
@@ -83,19 +83,26 @@ def test_a_list_for_scripts_is_one_object_a_line(root, capsys):
     assert (last["status"], last["summary"]) == ("no summary", None)
 
 
-def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys, monkeypatch):
+def test_a_run_that_no_process_locks_was_killed(tmp_path, capsys, monkeypatch):
+    """The lock tells at once; a process that was killed keeps its number until its parent has asked for its end."""
     monkeypatch.setenv("COLUMNS", "80")
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    for name, process, host in (
-        ("lives", os.getpid(), socket.gethostname()),
-        ("gone", ended.pid, socket.gethostname()),
-        ("elsewhere", ended.pid, "another-machine"),
-    ):
+    own = f"process {os.getpid()} on {socket.gethostname()}"
+    for name, holder in (("lives", own), ("gone", own), ("elsewhere", "process 1 on another-machine")):
         folder = make(tmp_path, name, "running")
-        (folder / "run.lock").write_text(f"process {process} on {host}")
-    status = {line.split()[0]: line.split()[1] for line in listed(capsys, tmp_path)[1:]}
+        (folder / "run.lock").write_text(holder)
+    with RunFolder.open(tmp_path / "lives"):
+        status = {line.split()[0]: line.split()[1] for line in listed(capsys, tmp_path)[1:]}
     assert status == {"lives": "running", "gone": "killed", "elsewhere": "running"}
+
+
+def test_a_run_begins_although_a_reader_asks_at_that_moment_whether_it_is_in_use(tmp_path, monkeypatch):
+    folder = make(tmp_path, "one", None)
+    with (folder / "run.lock").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr("mappa.store.folder.time.sleep", lambda seconds: fcntl.flock(reader, fcntl.LOCK_UN))
+        with RunFolder.open(folder):
+            assert is_in_use(folder)
+    assert not is_in_use(folder)
 
 
 def refused(folder, name, **more):
@@ -175,3 +182,27 @@ async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said
     assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "high\ntides"
     assert main(["runs", "show", str(folder.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trajectories"][0]["outcome"] == {"correct": 0.0}
+
+
+async def test_what_is_not_shown_is_said_and_the_name_of_a_task_leads_to_its_plays(tmp_path, capsys):
+    from mappa_core import Workflow
+
+    class Team(Workflow):
+        agents = {"a": Role(brief="a")}  # noqa: RUF012
+
+        async def run(self, stage):
+            stage.record(correct=1.0)
+
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="") as folder:
+        for number in range(3):
+            await play(Team(), Task(id=f"trip-{number}", prompt="x"), [], recorder=folder.store)
+    run = str(folder.path)
+    assert main(["runs", "show", run, "--limit", "2"]) == 0
+    assert "\n1 to 2 of 3, the newest first; --offset 2 shows older ones" in capsys.readouterr().out
+    assert main(["runs", "show", run, "--offset", "2"]) == 0
+    assert "\n3 to 3 of 3, the newest first\n" in capsys.readouterr().out
+    assert main(["runs", "show", run]) == 0
+    assert " of 3" not in capsys.readouterr().out
+    assert main(["runs", "trace", run, "trip-1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "trip-1 is a task, not a trajectory: name one in which it was played: train-000000/trip-1/000" in said

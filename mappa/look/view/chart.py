@@ -15,8 +15,8 @@ from mappa_core import MAX_SCORE
 
 PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
-WIDTH, HEIGHT = 720, 276
-LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 50
+WIDTH, HEIGHT = 560, 250
+LEFT, RIGHT, TOP, BOTTOM = 74, 24, 12, 48
 DOT = 2
 """Radius of a line of one point."""
 Point = tuple[float, float]
@@ -34,15 +34,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A named line: `path` is an SVG path in pixels, `band` the path of its interval (empty: none), `label_x` and
-    `label_y` the position of its name. `colour` is its index among all series, including those without points."""
+    """A named line: `path` is an SVG path in pixels, `band` the path of its interval (empty: none). `colour` is its
+    index among all series, including those without points."""
 
     name: str
     colour: int
     path: str
     band: str
-    label_x: float
-    label_y: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +114,6 @@ def build_chart(
     """
     x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(y_low, y_high, HEIGHT - BOTTOM, TOP)
     drawn = [(colour, name, _to_pixels(series[name], x, y)) for colour, name in enumerate(series) if series[name]]
-    label_ys = _spread_labels([points[-1][1] for _, _, points in drawn])
-
     return Chart(
         title=title,
         lines=tuple(
@@ -126,10 +122,8 @@ def build_chart(
                 colour=colour,
                 path=_path(points),
                 band=_band(bands[name], x, y) if name in bands else "",
-                label_x=points[-1][0] + 8,
-                label_y=label_y,
             )
-            for (colour, name, points), label_y in zip(drawn, label_ys, strict=True)
+            for colour, name, points in drawn
         ),
         error_bars=tuple(
             ErrorBar(x=x(a), y=y(b), low=None if low is None else y(low), high=None if high is None else y(high))
@@ -168,7 +162,11 @@ def build_fitted_chart(
 
 
 def _short_number(value: float) -> str:
+    """A number as a label of the axis, which has room for eight characters."""
     size = abs(value)
+    if 0 < size < 1e-3:
+        mantissa, exponent = f"{value:.5e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value / 1e6:g} M" if size >= 1e6 else f"{value / 1e3:g} k" if size >= 1e4 else f"{value:.6g}"
 
 
@@ -207,13 +205,3 @@ def _round_steps(high: float) -> list[float]:
     step = next(step for magnitude in range(7) for step in (10.0**magnitude, 2 * 10.0**magnitude, 5 * 10.0**magnitude)
                 if high / step <= 6)  # fmt: skip
     return [step * index for index in range(int(high / step) + 1)]
-
-
-def _spread_labels(ys: Sequence[float], min_distance: float = 14.0) -> list[float]:
-    """Move labels down until none overlap, keeping their order."""
-    placed: dict[int, float] = {}
-    previous = float("-inf")
-    for index in sorted(range(len(ys)), key=lambda i: ys[i]):
-        previous = max(ys[index], previous + min_distance)
-        placed[index] = previous
-    return [placed[index] for index in range(len(ys))]

@@ -10,11 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from mappa.cli.formats import format_problem_count
 from mappa.look.counted_verdicts import (
-    AgentVerdicts,
+    BlameCounts,
     count_failures,
-    count_unblamed,
     latest_counted,
-    summarize_verdicts,
     with_counted_verdicts,
 )
 from mappa.look.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, build_chart
@@ -28,12 +26,13 @@ from mappa.look.view.metric_points import (
     metric_points,
     points_by_name,
 )
+from mappa.look.view.plays import PlaysSummary, summarize_plays
 from mappa.look.view.prompt_histories import PromptHistory, build_prompt_histories
 from mappa.look.view.provenance import Provenance, read_provenance
 from mappa.look.view.visible_text import finalize
 from mappa.runs import RunReader
 from mappa.runs.rows import EvaluationRow, RaisedWarning, VerdictRow
-from mappa.store.agent_columns import AGENT_COLUMNS
+from mappa.store.agent_columns import AGENT_COLUMNS, AgentColumn
 from mappa.store.iteration_report import IterationReport
 from mappa.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
 from mappa_core import MAX_SCORE, ConfigError
@@ -53,11 +52,11 @@ class RunSection:
     name: str
     summary: Summary
     results: Sequence[tuple[str, Mapping[str, FigureSummary]]]
-    judged: Sequence[AgentVerdicts]
-    failures: int
-    """Judged rollouts that did not succeed."""
-    unblamed: int
-    """Those of them in which no verdict blames anybody."""
+    plays: PlaysSummary | None
+    """What its plays came to, if it trained nothing."""
+    blame: BlameCounts
+    agent_columns: Sequence[AgentColumn]
+    """Those that are known of any of its agents."""
     charts: Sequence[Chart]
     drift: DriftHistory
     warnings: Sequence[RaisedWarning]
@@ -92,9 +91,7 @@ def write_page(path: Path, runs: Sequence[tuple[Path, Summary]], *, audit: bool 
     environment.filters["cut"] = _truncate
     environment.globals["problem_count"] = format_problem_count
     sections = [_build_section(folder, summary, audit=audit) for folder, summary in runs]
-    page = environment.get_template("report.html").render(
-        sections=sections, agent_columns=AGENT_COLUMNS, how=SELECTION_NOTE
-    )
+    page = environment.get_template("report.html").render(sections=sections, how=SELECTION_NOTE)
     write_atomic(path, page)
     return path
 
@@ -104,14 +101,19 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
         iterations = list(reader.iterations)
         evaluations = list(reader.evaluations)
         drift = read_drift(reader)
-        metric = DEFAULT_METRIC if summary.eval is None else summary.eval.metric
+        summary, plays = with_counted_verdicts(summary, reader), summarize_plays(reader)
+        metric = _choose_metric(summary, plays)
         _, counted = latest_counted(reader, limit=MAX_VERDICTS)
         return RunSection(
             name=folder.resolve().name,
-            summary=with_counted_verdicts(summary, reader),
-            judged=summarize_verdicts(counted, metric),
-            failures=count_failures(counted, metric),
-            unblamed=count_unblamed(counted, metric),
+            summary=summary,
+            plays=plays,
+            blame=count_failures(counted, metric) if plays is None else plays.blame,
+            agent_columns=[
+                column
+                for column in AGENT_COLUMNS
+                if any(column.value(figures) is not None for figures in summary.agents.values())
+            ],
             results=[] if summary.eval is None else tabulate_results(summary.eval),
             charts=build_training_charts(summary, iterations, evaluations) if iterations or evaluations else [],
             drift=drift,
@@ -122,6 +124,12 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
             provenance=read_provenance(reader, iterations),
             audit=tuple(reader.verdicts) if audit else None,
         )
+
+
+def _choose_metric(summary: Summary, plays: PlaysSummary | None) -> str:
+    if plays is not None:
+        return plays.metric
+    return DEFAULT_METRIC if summary.eval is None else summary.eval.metric
 
 
 def _truncate(text: str) -> str:

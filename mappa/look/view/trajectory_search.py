@@ -59,6 +59,9 @@ class FilterChoices:
     blame: tuple[str, ...] = ()
     failure: tuple[str, ...] = ()
     breach: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+    disagreement: bool = True
+    """Whether any verdict has members."""
     words: bool = True
     """Whether words can be searched for: SQLite has FTS5."""
 
@@ -118,8 +121,14 @@ class TrajectorySearch:
 
     def load_choices(self) -> FilterChoices:
         """Load the values to choose from in a filter."""
-        facets = {name: self._facet_values(name) for name in ("stratum", "agent", "blame", "failure", "breach")}
-        return FilterChoices(**facets, outcome=self._outcome_names(), words=self._index.has_words)
+        names = ("stratum", "agent", "blame", "failure", "breach", "verdict")
+        facets = {name: self._facet_values(name) for name in names}
+        return FilterChoices(
+            **facets,
+            outcome=self._outcome_names(),
+            disagreement=bool(self._index.query("SELECT 1 FROM facets WHERE name = 'disagreement' LIMIT 1")),
+            words=self._index.has_words,
+        )
 
     def _find(
         self, trajectory_filter: TrajectoryFilter, *, before: int | None, after: int | None, limit: int

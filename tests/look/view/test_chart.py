@@ -1,7 +1,5 @@
 """Where a chart puts things."""
 
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +12,6 @@ from mappa.look.view.chart import (
     WIDTH,
     Scale,
     _round_steps,
-    _spread_labels,
     build_chart,
 )
 
@@ -44,14 +41,6 @@ def test_a_series_without_points_is_left_out():
 
 def test_a_scale_of_one_value_does_not_divide_by_zero():
     assert Scale(3, 3, 0, 100)(3) == 0
-
-
-@given(st.lists(st.floats(0, 300), max_size=8))
-def test_labels_do_not_overlap_and_keep_their_order(ys):
-    placed = _spread_labels(ys)
-    order = sorted(range(len(ys)), key=lambda i: ys[i])
-    assert all(placed[b] - placed[a] >= 14 - 1e-9 for a, b in pairwise(order))
-    assert all(after >= before for before, after in zip(ys, placed, strict=True))
 
 
 @given(st.integers(1, 100_000))

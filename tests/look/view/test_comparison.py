@@ -68,7 +68,7 @@ def client(runs: Path) -> TestClient:
 
 
 def listed_gains(page: str) -> list[float]:
-    cells = re.findall(r"<td>(?:<span class=\"[a-z]*\">)?([+-]?[\d.]+)", page)
+    cells = re.findall(r"<td data-name=\"gain\">(?:<span class=\"[a-z]*\">)?([+-]?[\d.]+)", page)
     return [float(cell) for cell in cells]
 
 

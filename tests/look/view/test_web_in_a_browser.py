@@ -14,8 +14,13 @@ import pytest
 import stores
 import uvicorn
 
+from mappa.look.demo import unpack_demo
+from mappa.look.sweep import Sweep, SweepArm, SweepRun, collect_results
+from mappa.look.view.report import write_page
+from mappa.look.view.sweep_page import write_sweep_page
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
+from mappa.look.view.web.telling import telling_address
 from mappa.runs import RunFolder, RunReader
 
 pytestmark = pytest.mark.skipif(
@@ -24,12 +29,39 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def address(root: Path) -> Iterator[str]:
-    """Where the viewer of `root` answers."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that is shipped: a training with two evaluations."""
+    return unpack_demo(tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="module")
+def written(root: Path, demo: Path, imported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages that are files: reports of three runs, and of a sweep whose two settings have long names."""
+    folder = tmp_path_factory.mktemp("written")
+    for run in (root / "hostile", demo, imported):
+        with RunReader(run) as reader:
+            write_page(folder / f"{run.name}.html", [(run, reader.summary)], audit=run == imported)
+    words = [("train.learning_rate=0.0002", f"estimator={{use: {name}, options: {{}}}}") for name in ("rloo", "gae")]
+    for arm in ("arm1", "arm2"):
+        (folder / f"{arm}-s0").symlink_to(demo)
+    sweep = Sweep(
+        plugin="mathchat",
+        recipe="tiny",
+        blocked=(),
+        arms=tuple(SweepArm(name=f"arm{number}", words=own) for number, own in enumerate(words, 1)),
+        runs=tuple(SweepRun(arm=arm, seed=0, folder=f"{arm}-s0", status="done") for arm in ("arm1", "arm2")),
+    )
+    write_sweep_page(folder, collect_results(folder, sweep), ["A note."])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(root: Path, demo: Path, imported: Path) -> Iterator[str]:
+    """Where the viewer of `root`, of the run that is shipped and of an imported one answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        app = create_app(RunFolders([root]), token="open")
+        app = create_app(RunFolders([root, demo, imported]), token="open")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -68,12 +100,46 @@ def test_no_page_runs_what_an_agent_wrote_or_asks_elsewhere(tab, address: str, r
     assert tab.complaints == [] and tab.dialogs == []
 
 
-@pytest.mark.parametrize("page", ["/", "/runs/hostile/trajectories", "/runs/hostile/coach", "/runs/hostile/policies"])
-def test_a_page_fits_a_phone(tab, address: str, page: str) -> None:
+MEASURE = """(() => {
+  const texts = [...document.querySelectorAll('body *')].filter((one) => one.getClientRects().length
+    && [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()))
+  const scale = (one) => one.ownerSVGElement ? Math.abs(one.getScreenCTM().d) : 1
+  const size = (one) => parseFloat(getComputedStyle(one).fontSize) * scale(one)
+  const outside = (inner, outer) => inner.left < outer.left - 1 || inner.right > outer.right + 1
+  const frame = (one) => one.closest('svg.chart') ?? one.closest('.legend')
+  return {
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    small: texts.filter((one) => size(one) < 10).map((one) => one.textContent),
+    clipped: texts.filter((one) => frame(one)
+      && outside(one.getBoundingClientRect(), frame(one).getBoundingClientRect())).map((one) => one.textContent),
+  }
+})()"""
+"""How much wider the page is than the window (pixels), texts below 10 pixels, and those that leave their chart."""
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "/", "/compare", "/runs/hostile/trajectories", "/runs/hostile/coach", "/runs/hostile/policies",
+        "/runs/demo/trajectories", "/runs/demo/coach", "/runs/demo/policies", "/runs/trips", "/runs/trips/coach",
+        "hostile.html", "demo.html", "trips.html", "sweep.html",
+    ],
+)  # fmt: skip
+def test_a_page_fits_a_phone_and_a_laptop(tab, address: str, written: Path, page: str, width: int) -> None:
+    tab.resize(width, 800)
+    tab.open(f"{address}{page}" if page.startswith("/") else (written / page).as_uri())
+    assert tab.run(MEASURE) == {"wide": 0, "small": [], "clipped": []}
+    assert tab.run(f"[...document.querySelectorAll('.bar a')].every((a) => a.getBoundingClientRect().right <= {width})")
+    tab.resize(1280, 800)
+
+
+def test_a_play_fits_a_phone(tab, address: str, imported: Path, demo: Path) -> None:
     tab.resize(400, 800)
-    tab.open(f"{address}{page}")
-    assert tab.run("document.documentElement.scrollWidth") == 400
-    assert tab.run("[...document.querySelectorAll('.bar a')].every((one) => one.getBoundingClientRect().right <= 400)")
+    for run in (imported, demo):
+        tab.open(f"{address}{telling_address(run)}")
+        assert tab.run("document.querySelectorAll('article.action').length") > 2
+        assert tab.run(MEASURE) == {"wide": 0, "small": [], "clipped": []}
     tab.resize(1280, 800)
 
 

@@ -12,6 +12,8 @@ from starlette.requests import Request
 
 from mappa.look.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, Point, Range, build_chart, build_fitted_chart
 from mappa.look.view.metric_points import Iterations, agent_figure, last_iteration, measured_agents, metric_points
+from mappa.look.view.plays import PlaysSummary
+from mappa.look.view.web.plays import read_plays
 from mappa.look.view.web.run_folders import last_written
 from mappa.runs import RunReader
 from mappa.store.agent_columns import AGENT_COLUMNS, AgentSummary
@@ -27,15 +29,16 @@ MAX_CHART_RUNS = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """A run in the table. `summary` is None if it has none yet; `latest` is the report of its last iteration, and
-    `idle_s` the seconds since its last write. `error` is why it cannot be read."""
+    `idle_s` the seconds since its last write. `plays` are what it holds if it trained nothing. `error` is why it cannot
+    be read."""
 
     name: str
-    chosen: bool
-    summary: Summary | None
-    latest: IterationReport | None
-    alarms: int
-    warnings: int
     idle_s: float
+    summary: Summary | None = None
+    latest: IterationReport | None = None
+    plays: PlaysSummary | None = None
+    alarms: int = 0
+    warnings: int = 0
     error: str = ""
 
     @property
@@ -59,14 +62,14 @@ class RunSeries:
 
 
 def build_overview_page(folders: Mapping[str, Path], request: Request) -> dict[str, Any]:
-    requested = [name for name in request.query_params.getlist("run") if name in folders][:MAX_CHART_RUNS]
-    chosen = requested or list(folders)[:MAX_CHART_RUNS]
-    rows = [_read_row(name, path, name in chosen) for name, path in folders.items()]
-    readable = {row.name for row in rows if not row.error}
-    series = {name: _read_series(folders[name]) for name in chosen if name in readable}
+    rows = [_read_row(name, path) for name, path in folders.items()]
+    drawable = [row.name for row in rows if row.plays is None and not row.error]
+    requested = [name for name in request.query_params.getlist("run") if name in drawable]
+    series = {name: _read_series(folders[name]) for name in (requested or drawable)[:MAX_CHART_RUNS]}
     colours = {name: number for number, name in enumerate(series)}
     return {
-        "rows": rows,
+        "trained": [row for row in rows if row.plays is None],
+        "played": [row for row in rows if row.plays is not None],
         "colours": colours,
         "agent_columns": AGENT_COLUMNS,
         "charts": build_overview_charts(series) if any(one.iterations for one in series.values()) else [],
@@ -110,24 +113,31 @@ def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
     return [one for one in shown if one is not None]
 
 
-def _read_row(name: str, path: Path, chosen: bool) -> RunRow:
+def _read_row(name: str, path: Path) -> RunRow:
     idle_s = time.time() - last_written(path)
     try:
         with RunReader(path) as reader:
-            latest = reader.latest_iteration()
-            alarms = sum(len(event.body["alarms"]) for event in reader.events("drift"))
-            warnings = len(reader.warnings)
-            try:
-                summary = reader.summary
-            except RunError:
-                summary = None
+            summary, plays = _read_results(reader, path)
+            return RunRow(
+                name=name,
+                idle_s=idle_s,
+                summary=summary,
+                latest=reader.latest_iteration(),
+                plays=plays,
+                alarms=sum(len(event.body["alarms"]) for event in reader.events("drift")),
+                warnings=len(reader.warnings),
+            )
     except RunError as error:
-        return RunRow(
-            name=name, chosen=chosen, summary=None, latest=None, alarms=0, warnings=0, idle_s=idle_s, error=str(error)
-        )
-    return RunRow(
-        name=name, chosen=chosen, summary=summary, latest=latest, alarms=alarms, warnings=warnings, idle_s=idle_s
-    )
+        return RunRow(name=name, idle_s=idle_s, error=str(error))
+
+
+def _read_results(reader: RunReader, path: Path) -> tuple[Summary | None, PlaysSummary | None]:
+    """The summary of a run, None if it has none that can be read, and what its plays came to, if it trained nothing."""
+    try:
+        summary = reader.summary
+    except RunError:
+        return None, None
+    return summary, read_plays(path)
 
 
 def _read_series(path: Path) -> RunSeries:

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from mappa.look.coach_eval.shown_scenes import is_imported
 from mappa.look.view.chart import Chart, build_fitted_chart
 from mappa.look.view.metric_points import (
     Iterations,
@@ -52,6 +53,7 @@ def build_policies_page(reader: RunReader, folder: Path, request: Request) -> di
     latest = iterations[-1].policies if iterations else {}
     return {
         "titles": POLICY_FIGURES,
+        "imported": is_imported(reader),
         "warnings": reader.warnings,
         "iterations": len(iterations),
         "figures": [

@@ -23,8 +23,12 @@ def format_json(value: Any) -> str:
 
 
 def truncate(text: str, max_length: int) -> str:
-    """Truncate a text to `max_length` characters with an ellipsis."""
-    return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
+    """Truncate a text to `max_length` characters with an ellipsis, after a whole word unless that loses half of
+    them."""
+    if len(text) <= max_length:
+        return text
+    words = text[:max_length].rpartition(" ")[0].rstrip()
+    return f"{words if 2 * len(words) >= max_length else text[: max_length - 1].rstrip()}…"
 
 
 @cache

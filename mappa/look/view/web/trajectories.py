@@ -19,6 +19,8 @@ from mappa.look.view.trajectory_search import (
     TrajectoryFilter,
     TrajectorySearch,
 )
+from mappa.look.view.web.plays import read_plays
+from mappa.look.view.web.rendering import truncate
 from mappa.runs import RunReader
 from mappa_core import MAX_SCORE
 
@@ -82,6 +84,8 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
     rows = search.find(filters.search, before=None if before is None else int(before), limit=PAGE_SIZE + 1)
     return {
         "filters": filters,
+        "plays": read_plays(folder),
+        "trained": reader.latest_iteration() is not None,
         "choices": search.load_choices(),
         "rows": rows[:PAGE_SIZE],
         "prompts": {one.row.id: first_words(reader.task(one.row.id).prompt) for one in rows[:PAGE_SIZE]},
@@ -92,11 +96,7 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
 
 def first_words(prompt: str) -> str:
     """The beginning of a task's text, on one line, in whole words unless a word is longer than that."""
-    text = " ".join(prompt[: 4 * MAX_WORDS].split())
-    if len(text) <= MAX_WORDS:
-        return text
-    head, _, _ = text[:MAX_WORDS].rpartition(" ")
-    return f"{head or text[: MAX_WORDS - 1]}…"
+    return truncate(" ".join(prompt[: 4 * MAX_WORDS].split()), MAX_WORDS)
 
 
 def count_newer(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
