@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, reduce
@@ -34,6 +35,7 @@ OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySectio
 
 RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
 RECORD = "record of the run"  # Origin of what a run changed after it wrote its config.
+_KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")  # A dotted key in a message.
 EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
@@ -70,6 +72,13 @@ class ComposedConfig:
     def origins(self) -> Mapping[str, str]:
         """Origin of each value by dotted key."""
         return {key: node.origin for key, node in iter_leaves(self.settings)}
+
+    def tell_origins(self, message: str) -> str:
+        """Add to `message` where the values of the keys that it names come from: a user may have typed none of them."""
+        named = (key for key in dict.fromkeys(_KEY.findall(message)) if key in self.origins)
+        origins = ((key, self.origins[key]) for key in named)
+        told = (f"{key} is {'its default' if at == DEFAULT_ORIGIN else f'set by {at}'}" for key, at in origins)
+        return " ".join((message, *(f"({text})" for text in told)))
 
     @property
     def recipe_hash(self) -> str:
@@ -306,8 +315,16 @@ def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
         return tree
     default = policies.fields["default"]
     # Here and not by the schema: what a policy leaves out has the origin of the default policy's value.
-    filled = {name: node if node is default else merge(default, node) for name, node in policies.fields.items()}
+    filled = {name: node if node is default else _fill_policy(default, node) for name, node in policies.fields.items()}
     return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
+
+
+def _fill_policy(default: SettingsNode, policy: SettingsNode) -> SettingsNode:
+    """Fill in what a policy leaves out. Both stand beside each other, so options of the provider that they share, such
+    as its address, hold for both."""
+    use = policy.fields.get("use")
+    shares_provider = use is None or use.plain == getattr(default.fields.get("use"), "plain", None)
+    return merge(default, policy, keep_options=shares_provider)
 
 
 def _resolve_choice(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mappa.config.compose import compose
+from mappa.session.config_problems import find_problems
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, NoOptions, PluginError
 from mappa_core.config.schema import RunConfig
@@ -74,6 +75,34 @@ def test_every_leaf_of_the_document_has_an_origin(tiny):
     composed = tiny()
     assert composed.document["train"]["iterations"] == 2
     assert "train.betas" in composed.origins and "trackers" in composed.origins
+
+
+def test_columns_of_a_file_are_not_those_of_another_file(tiny, write):
+    """A layer that names a file with the source anew says all of it; one that changes the path alone keeps the rest."""
+    low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, prompt: question, reference: solution}\n")
+    high = write("high.yaml", "tasks: {use: file, options: {path: b.jsonl}}\n")
+    anew, path_alone = tiny(files=[low, high]), tiny("tasks.options.path=b.jsonl", files=[low])
+    typed = tiny("tasks.use=file", "tasks.options.path=b.jsonl", files=[low])
+    assert anew.config.tasks == typed.config.tasks
+    assert (anew.config.tasks.options.prompt, anew.config.tasks.options.reference) == ("prompt", "answer")
+    assert path_alone.config.tasks.options.reference == "solution"
+
+
+def test_an_error_about_a_column_says_who_named_it(tiny, write, registry):
+    rows = write("rows.jsonl", '{"prompt": "1 + 1", "answer": "2"}\n')
+    low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, reference: solution}\n")
+    (train, *_) = find_problems(tiny(f"tasks.options.path={rows}", files=[low]), registry)
+    assert "no column 'solution'; the columns here are prompt, answer" in train
+    assert train.endswith(f"(tasks.options.reference is set by {low}:3)")
+
+
+def test_policies_of_one_provider_share_the_options_of_the_default(tiny):
+    default = "policies.default={kind: api, use: openai, options: {model: a, base_url: 'http://here/v1'}}"
+    judge = "policies.judge={kind: api, use: openai, options: {model: b}}"
+    other = "policies.other={kind: api, use: anthropic, options: {model: c}}"
+    policies = tiny(default, judge, other).config.policies
+    assert (policies["judge"].options.model, policies["judge"].options.base_url) == ("b", "http://here/v1")
+    assert policies["other"].options.base_url != "http://here/v1"
 
 
 def test_lists_replace_and_mappings_merge(tiny):
