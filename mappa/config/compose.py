@@ -110,7 +110,7 @@ def compose(
     Raises ConfigError with key and origin for an invalid setting, and PluginError for an unknown plugin, recipe or
     offer.
     """
-    files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
+    files = [_pop_text(read_config_file(Path(path)), RECIPE) for path in config_files]
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
     layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), parse_overrides(overrides)]
     return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
@@ -237,7 +237,8 @@ def _defaults() -> SettingsNode:
     return with_origin(OmegaConf.to_container(OmegaConf.structured(RunConfig)), DEFAULT_ORIGIN)
 
 
-def _read_file(path: Path) -> SettingsNode:
+def read_config_file(path: Path) -> SettingsNode:
+    """Read the settings of a file that the user named. Raises ConfigError."""
     return parse_yaml(_read_text(path), str(path))
 
 

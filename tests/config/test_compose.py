@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mappa.config.compose import compose
-from mappa.session.config_problems import find_problems
 from mappa.testing import load_plugins
 from mappa_core import ConfigError, NoOptions, PluginError
 from mappa_core.config.schema import RunConfig
@@ -88,12 +87,11 @@ def test_columns_of_a_file_are_not_those_of_another_file(tiny, write):
     assert path_alone.config.tasks.options.reference == "solution"
 
 
-def test_an_error_about_a_column_says_who_named_it(tiny, write, registry):
-    rows = write("rows.jsonl", '{"prompt": "1 + 1", "answer": "2"}\n')
+def test_a_message_says_who_set_the_keys_that_it_names(tiny, write):
     low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, reference: solution}\n")
-    (train, *_) = find_problems(tiny(f"tasks.options.path={rows}", files=[low]), registry)
-    assert "no column 'solution'; the columns here are prompt, answer" in train
-    assert train.endswith(f"(tasks.options.reference is set by {low}:3)")
+    composed = tiny(files=[low])
+    told = composed.tell_origins("look at tasks.options.reference, tasks.options.id and run.nothing")
+    assert told.endswith(f"run.nothing (tasks.options.reference is set by {low}:3) (tasks.options.id is its default)")
 
 
 def test_policies_of_one_provider_share_the_options_of_the_default(tiny):
