@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 MANUAL = Path(__file__).with_name("manual.md")
@@ -15,6 +16,7 @@ MANUAL = Path(__file__).with_name("manual.md")
 CHECKOUT = Path(__file__).parents[2]
 PLUGINS = "plugins/"
 """Where the pages of the project's plugins are: `plugins/mappa-coach-evidence.md` is the README of that package."""
+START = "index.md"
 _PAGE = re.compile(r"^<!-- page: (\S+) -->\n", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)(?:#[^)]*)?\)")
 
@@ -61,13 +63,23 @@ def index_pages(pages: Mapping[str, str]) -> str:
     )
 
 
-def iter_links(pages: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The links from page to page: the name of the page that a link leads to, and its words. The words of a row of the
-    start page are those of its whole row, which says what its pages are for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLink:
+    """A link to the page `target` with its `words`. `purpose` is what the start page says that the page is for: the
+    first cell of the link's row, if it has one there."""
+
+    target: str
+    words: str
+    purpose: str | None
+
+
+def iter_links(pages: Mapping[str, str]) -> Iterator[PageLink]:
+    """The links from page to page."""
     for name, page in pages.items():
         for line in page.splitlines():
+            purpose = line.split("|")[1].strip() if name == START and line.startswith("|") else None
             for words, target in _LINK.findall(line):
-                yield _page_at(name, target), line if name == "index.md" and line.startswith("|") else words
+                yield PageLink(target=_page_at(name, target), words=words, purpose=purpose)
 
 
 def _page_at(name: str, target: str) -> str:

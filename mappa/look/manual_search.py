@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import PurePosixPath
@@ -13,8 +14,9 @@ from mappa_core import ConfigError
 
 MAX_PAGES = 10
 """Pages that a search finds at most."""
-_WEIGHTS = (2, 2, 2, 2, 1)
-"""What a word counts in the name, the title, links to the page, headings, and text."""
+_WEIGHTS = {"name": 1, "title": 2, "purpose": 8, "links": 2, "headings": 1, "text": 1}
+"""What a word counts in the parts of a page: the start page says in few words what a page is for, and links to it what
+it is about."""
 _COMMON_WORDS = frozenset({
     "a", "an", "and", "any", "are", "as", "at", "be", "by", "can", "do", "does", "for", "from", "have", "how", "i",
     "if", "in", "into", "is", "it", "its", "many", "me", "much", "my", "of", "on", "or", "our", "should", "so",
@@ -38,23 +40,20 @@ def _rank_pages(pages: Mapping[str, str], topic: str) -> list[str]:
     asked = [word for word in words if word not in _COMMON_WORDS] or words
     if not asked:
         return []
+    weights = ", ".join(map(str, _WEIGHTS.values()))
     with closing(sqlite3.connect(":memory:")) as database:
         _fill(database, pages)
         found = database.execute(
-            f"SELECT page FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 0, {', '.join(map(str, _WEIGHTS))})"
-            " LIMIT ?",
+            f"SELECT page FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 0, {weights}) LIMIT ?",
             (" OR ".join(f'"{word}"' for word in asked), MAX_PAGES),
         )
         return [name for (name,) in found]
 
 
 def _fill(database: sqlite3.Connection, pages: Mapping[str, str]) -> None:
-    links: dict[str, list[str]] = {name: [] for name in pages}
-    for target, words in iter_links(pages):
-        links.get(target, []).append(words)
     try:
         database.execute(
-            "CREATE VIRTUAL TABLE pages USING fts5(page UNINDEXED, name, title, links, headings, text, "
+            f"CREATE VIRTUAL TABLE pages USING fts5(page UNINDEXED, {', '.join(_WEIGHTS)}, "
             "tokenize = 'porter unicode61')"
         )
     except sqlite3.OperationalError as error:
@@ -62,9 +61,21 @@ def _fill(database: sqlite3.Connection, pages: Mapping[str, str]) -> None:
             f"the SQLite of this Python cannot search text ({error}): mappa docs lists all pages, mappa docs PAGE "
             "shows one"
         ) from error
-    rows = (
-        (name, name.removesuffix(".md"), title_of(page), "\n".join(dict.fromkeys(links[name])),
-         "\n".join(_HEADING.findall(page)), _COMMENT.sub("", page))
-        for name, page in pages.items()
-    )  # fmt: skip
-    database.executemany("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", rows)
+    # Each once: what many pages say in the same words is said of a page once.
+    purposes: dict[str, dict[str, None]] = defaultdict(dict)
+    links: dict[str, dict[str, None]] = defaultdict(dict)
+    for link in iter_links(pages):
+        if link.purpose is None:
+            links[link.target][link.words] = None
+        else:
+            purposes[link.target][link.purpose] = None
+    for name, page in pages.items():
+        parts = {
+            "name": name.removesuffix(".md"),
+            "title": title_of(page),
+            "purpose": "\n".join(purposes[name]),
+            "links": "\n".join(links[name]),
+            "headings": "\n".join(_HEADING.findall(page)),
+            "text": _COMMENT.sub("", page),
+        }
+        database.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)", (name, *map(parts.__getitem__, _WEIGHTS)))

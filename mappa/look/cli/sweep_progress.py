@@ -74,6 +74,13 @@ def seconds_left(sweep: Sweep, progress: Mapping[str, IterationProgress], jobs: 
     return max([sum(left) / jobs, *left], default=0.0)
 
 
+def run_status_line(sweep: Sweep, run: SweepRun) -> str:
+    """Format the status of a run that started or ended as one line."""
+    done = f"{len(sweep.runs_with_status('done'))} of {len(sweep.runs)} done"
+    error = "" if run.error is None else f": {run.error}"
+    return f"{run.folder} ({sweep.setting(run)}, seed {run.seed}) {run.status}{error}  [{done}]"
+
+
 class SweepDisplay(ABC):
     """Shows what becomes of the runs of a sweep; the base of those that print."""
 
@@ -85,9 +92,7 @@ class SweepDisplay(ABC):
 
     def on_change(self, sweep: Sweep, run: SweepRun) -> None:
         """A run has started or ended."""
-        done = f"{len(sweep.runs_with_status('done'))} of {len(sweep.runs)} done"
-        error = "" if run.error is None else f": {run.error}"
-        self.print(f"{run.folder} ({sweep.setting(run)}, seed {run.seed}) {run.status}{error}  [{done}]")
+        self.print(run_status_line(sweep, run))
 
     def on_progress(self, sweep: Sweep, run: SweepRun, progress: IterationProgress) -> None:
         """A run has come further."""
