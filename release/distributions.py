@@ -5,12 +5,10 @@ Wheels are made from the sdists, so that whoever packages from an sdist gets the
 
 from __future__ import annotations
 
-import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from email import message_from_bytes
@@ -26,17 +24,7 @@ APPLICATION = ROOT / "mappa"
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="mappa-sources-") as place:
-        plugins = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
-        return build([ROOT, copy_with_manual(Path(place) / APPLICATION.name), *plugins])
-
-
-def copy_with_manual(place: Path) -> Path:
-    """Copy mappa to `place`, with the file that `mappa docs` shows: the pages lie outside the package."""
-    pages = runpy.run_path(str(APPLICATION / "look/manual.py"))["join_pages"](ROOT / "docs")
-    shutil.copytree(APPLICATION, place, ignore=shutil.ignore_patterns("__pycache__"))
-    (place / "look/manual.md").write_text(pages, encoding="utf-8")
-    return place
+    return build([ROOT, APPLICATION, *(file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml")))])
 
 
 def build(projects: Sequence[Path]) -> int:
@@ -101,10 +89,11 @@ def package_of(folder: Path, name: str) -> Path:
 
 def sources(package: Path) -> set[str]:
     """Paths of the package's files, beginning with its name."""
-    of_project = {package / name for name in ("pyproject.toml", "README.md", "LICENSE")}
+    of_project = {package / name for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py")}
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    files = (path for path in files if path not in of_project)
-    return {str(path.relative_to(package.parent)) for path in files}
+    names = {str(path.relative_to(package.parent)) for path in files if path not in of_project}
+    # What a build adds: the pages, which lie outside the package.
+    return names | {"mappa/look/manual.md"} if package == APPLICATION else names
 
 
 if __name__ == "__main__":

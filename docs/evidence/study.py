@@ -25,7 +25,7 @@ import click
 from arms import RECIPE, numbers, write
 from stored import TrainedRun, problems_of, provenance, source, told
 
-from mappa.look.cli.sweep import run_status_line
+from mappa.look.cli.sweep_progress import run_status_line
 from mappa.look.sweep import (
     Sweep,
     SweepArm,
@@ -128,7 +128,7 @@ class Study:
             Failed: a run did not come to its end; the others did.
             ConfigError, PluginError: an arm sets what cannot be set.
         """
-        named = {name: SweepArm(name=_slug(name, words), words=words) for name, words in arms.items()}
+        named = {name: SweepArm(name=_slug(name, words), title=name, words=words) for name, words in arms.items()}
         asyncio.run(self._run(self._sweep(tuple(named.values()), seeds)))
         found = {name: tuple(self.folder / _folder(arm, seed) for seed in seeds) for name, arm in named.items()}
         for name, words in arms.items():

@@ -21,7 +21,7 @@ from mappa import runs
 from mappa.cli.command_table import COMMANDS
 from mappa.store import folder
 from mappa.store.schema import Database
-from mappa_core import errors, hookspecs, protocols, records
+from mappa_core import errors, experience, hookspecs, protocols, records
 from mappa_core.config.schema import SETTING_KEY, RunConfig, Use
 from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugins
 
@@ -82,7 +82,8 @@ _CONFIG_INTRO = """\
 Every key that a recipe, a file given with `--config`, or a `key=value` word may set, with its default. A key with
 `NAME` stands once for every name of yours. `mappa config` prints the values of a run, each with who set it; unknown
 keys and wrong types are refused with the layer named. A choice (`use`, `options`) takes an [offer](offers.md) and its
-options."""
+options. A layer that names another `use`, or `use` and `options` together, writes the choice anew: no option of the
+layers below remains. One that names options alone changes these and keeps the others."""
 
 
 def _section_parts(section: type, place: str) -> Iterator[str]:
@@ -169,6 +170,7 @@ def hooks_page() -> str:
     ]
     others = [one for one in others if not re.search(rf"^class {one.__name__}\b", shown, re.MULTILINE)]
     parts += ["## What objects work with", *map(_source, others)]
+    parts += ["## One iteration as arrays", doc_of(experience), *map(_source, _classes(experience))]
     parts += ["## Values", *map(_source, _classes(records))]
     return "\n\n".join(filter(None, parts))
 

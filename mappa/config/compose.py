@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, reduce
@@ -50,6 +51,7 @@ _FILE_HINTS: Mapping[str, str] = {
     "workflow.use": "a subclass of mappa_core.Workflow",
 }
 """What gives a plugin that is a file the setting, by key."""
+_KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")  # A dotted key in a message.
 EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
@@ -94,6 +96,13 @@ class ComposedConfig:
         """Origin of each value by dotted key."""
         return {key: node.origin for key, node in iter_leaves(self.settings)}
 
+    def tell_origins(self, message: str) -> str:
+        """Add to `message` where the values of the keys that it names come from: a user may have typed none of them."""
+        named = (key for key in dict.fromkeys(_KEY.findall(message)) if key in self.origins)
+        origins = ((key, self.origins[key]) for key in named)
+        told = (f"{key} is {'its default' if at == DEFAULT_ORIGIN else f'set by {at}'}" for key, at in origins)
+        return " ".join((message, *(f"({text})" for text in told)))
+
     @property
     def recipe_hash(self) -> str:
         """sha256 of all values except the section `run`, which sets where a run is stored and not what it does."""
@@ -125,7 +134,7 @@ def compose(
     Raises ConfigError with key and origin for an invalid setting, and PluginError for an unknown plugin, recipe or
     offer.
     """
-    files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
+    files = [_pop_text(read_config_file(Path(path)), RECIPE) for path in config_files]
     recorded = [_pop_plugin(settings) for settings, _ in files]
     for path, (_, file) in zip(config_files, recorded, strict=True):
         _check_file(registry, file, f"{path}")
@@ -263,7 +272,8 @@ def _defaults() -> SettingsNode:
     return with_origin(OmegaConf.to_container(OmegaConf.structured(RunConfig)), DEFAULT_ORIGIN)
 
 
-def _read_file(path: Path) -> SettingsNode:
+def read_config_file(path: Path) -> SettingsNode:
+    """Read the settings of a file that the user named. Raises ConfigError."""
     return parse_yaml(_read_text(path), str(path))
 
 
@@ -376,8 +386,16 @@ def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
         return tree
     default = policies.fields["default"]
     # Here and not by the schema: what a policy leaves out has the origin of the default policy's value.
-    filled = {name: node if node is default else merge(default, node) for name, node in policies.fields.items()}
+    filled = {name: node if node is default else _fill_policy(default, node) for name, node in policies.fields.items()}
     return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
+
+
+def _fill_policy(default: SettingsNode, policy: SettingsNode) -> SettingsNode:
+    """Fill in what a policy leaves out. Both stand beside each other, so options of the provider that they share, such
+    as its address, hold for both."""
+    use = policy.fields.get("use")
+    shares_provider = use is None or use.plain == getattr(default.fields.get("use"), "plain", None)
+    return merge(default, policy, keep_options=shares_provider)
 
 
 def _resolve_choice(

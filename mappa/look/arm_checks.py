@@ -23,13 +23,13 @@ def check_arms(registry: Registry, arms: Mapping[str, ComposedConfig]) -> None:
     """
     for (one, mine), (other, theirs) in combinations(arms.items(), 2):
         if mine.recipe_hash == theirs.recipe_hash:
-            raise ConfigError(f"--vary: {one} and {other} are one setting twice: leave one of them out")
+            raise ConfigError(f"{one} and {other} are one setting twice: leave one of them out")
     tasks = _HeldOutTasks(registry)
     first = next(iter(arms.items()))
     for name, composed in arms.items():
         if why := _mismatch(first[1], composed) or tasks.mismatch(first[1], composed):
             raise ConfigError(
-                f"--vary: runs with {first[0]} and with {name} could not be compared, for {why}: vary what does not "
+                f"runs with {first[0]} and with {name} could not be compared, for {why}: vary what does not "
                 "change the evaluation"
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from mappa.config.yaml_io import CONFIG, format_scalar
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.runs import RunReader
 from mappa_core import ConfigError, RunError, Task
+from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.files import damage_reported
 from mappa_core.plugins import did_you_mean
 
@@ -29,11 +31,12 @@ one that came to its end reached none."""
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunResult:
     """The last evaluation that a run reports, its problems ordered by id. `settings` are those of the run, as text by
-    dotted key; `tasks` holds a digest of the content of every problem by its id."""
+    dotted key, of which nobody set `defaults`; `tasks` holds a digest of the content of every problem by its id."""
 
     name: str
     seed: int
     settings: Mapping[str, str]
+    defaults: frozenset[str] = frozenset()
     evaluation: Evaluation
     tasks: Mapping[str, str]
     samples: int
@@ -98,6 +101,7 @@ def read_result(folder: Path) -> RunResult:
         last = evaluations[-1]
         trajectories = reader.outcomes(last.iteration, last.part)
         settings = {key: value for key, value in reader.settings.items() if key != RECIPE}
+        defaults = frozenset(key for key, origin in reader.origins.items() if origin == DEFAULT_ORIGIN)
         with damage_reported(folder / CONFIG):
             seed, samples = int(reader.settings["seed"]), int(reader.settings["eval.samples"])
     evaluation = build_evaluation(
@@ -107,6 +111,7 @@ def read_result(folder: Path) -> RunResult:
         name=str(folder),
         seed=seed,
         settings={key: format_scalar(value) for key, value in settings.items()},
+        defaults=defaults,
         evaluation=replace(evaluation, part=last.part),
         tasks={one.task.id: digest_task(one.task) for one in trajectories},
         samples=samples,
@@ -138,9 +143,21 @@ def group_by_arm(results: Sequence[RunResult], by: Sequence[str] = ()) -> dict[s
     keys = by or differing_settings(results)
     arms: dict[str, list[RunResult]] = {}
     for result in results:
-        name = " ".join(f"{key}={result.setting(key)}" for key in keys if key in result.settings)
+        named = keys if by else _telling_keys(result, keys)
+        name = " ".join(f"{key}={result.setting(key)}" for key in named if key in result.settings)
         arms.setdefault(name or "(none of these settings)", []).append(result)
     return arms
+
+
+def _telling_keys(result: RunResult, differing: Sequence[str]) -> list[str]:
+    """Of the settings in which runs differ, those that tell what a run is: options that have the default of an offer
+    follow from the choice of it, where that differs, too."""
+
+    def follows(key: str) -> bool:
+        choices = (f"{key[: at.start()]}.use" for at in re.finditer(r"\.options\.", key))
+        return key in result.defaults and any(choice in differing for choice in choices)
+
+    return [key for key in differing if not follows(key)]
 
 
 def digest_task(task: Task) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mappa.config.compose import ComposedConfig, compose, read_stored
+from mappa.config.compose import ComposedConfig, compose, read_config_file, read_stored
 from mappa.config.yaml_io import format_scalar, parse_yaml
 from mappa.look.arm_checks import check_arms
 from mappa.look.compare import Comparison, compare_arms, sequential_level
@@ -30,6 +30,7 @@ from mappa.session.trust import find_differences, require_trusted
 from mappa.store.marks import write_mark
 from mappa.store.summary import Summary
 from mappa_core import ConfigError, RunError
+from mappa_core.config.layers import SettingsNode
 from mappa_core.engine import EngineLost
 from mappa_core.files import has_file, open_log, read_file, read_versioned, storage_errors, write_file
 from mappa_core.plugins import Registry
@@ -50,9 +51,11 @@ SweepStatus = Literal["waiting", "running", "done", "failed", "interrupted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepArm:
-    """One setting: its overrides as `key=value` words. `name` is the prefix of its run folders."""
+    """One setting: its overrides as `key=value` words. `name` is the prefix of its run folders; `title` is what people
+    are shown: the name that they gave it, if any, and the words that they varied."""
 
     name: str
+    title: str
     words: tuple[str, ...]
 
 
@@ -81,9 +84,13 @@ class Sweep:
     runs: tuple[SweepRun, ...]
 
     def setting(self, run: SweepRun) -> str:
-        """The overrides of a run's arm, joined; `all` if it has none."""
+        """The title of a run's arm."""
+        return self.arm(run).title
+
+    def arm(self, run: SweepRun) -> SweepArm:
+        """The arm of a run."""
         (arm,) = (arm for arm in self.arms if arm.name == run.arm)
-        return " ".join(arm.words) or "all"
+        return arm
 
     def runs_with_status(self, status: SweepStatus) -> tuple[SweepRun, ...]:
         """The runs that have this status."""
@@ -94,8 +101,72 @@ class Sweep:
         return replace(self, runs=tuple(run if one.folder == run.folder else one for one in self.runs))
 
 
-def expand_grid(grid: Sequence[str]) -> tuple[SweepArm, ...]:
-    """Build an arm for every combination of values in `KEY=[VALUE, VALUE]` words. Each value is YAML of any type.
+def build_arms(named: Mapping[str, Sequence[str]], grid: Sequence[str]) -> tuple[SweepArm, ...]:
+    """Build an arm for every combination of the arms that have a name, by their overrides, and of the values in
+    `KEY=[VALUE, VALUE]` words. Raises as `expand_grid`."""
+    varied = expand_grid(grid)
+    if not named:
+        return tuple(
+            SweepArm(name=f"arm{number}", title=" ".join(words) or "all", words=words)
+            for number, words in enumerate(varied, start=1)
+        )
+    return tuple(
+        SweepArm(
+            name=f"{name}-{number}" if grid else name, title=" ".join((name, *words)), words=(*named[name], *words)
+        )
+        for name in named
+        for number, words in enumerate(varied, start=1)
+    )
+
+
+def read_arms(names: Sequence[str], metric: str) -> dict[str, tuple[str, ...]]:
+    """Read the overrides of named arms: of `process`, which rewards each action by its own verdict; of `outcome`, which
+    rewards every action by the `metric` of the workflow; or of a YAML file of settings, named by its stem.
+
+    Raises:
+        ConfigError: a name is neither of them nor a file, or comes twice, or a file cannot be used.
+    """
+    known = {
+        "process": ("shapers=[{use: scale}]",),
+        "outcome": (f"shapers=[{{use: outcome, options: {{metric: {format_scalar(metric)}}}}}]",),
+    }
+    arms: dict[str, tuple[str, ...]] = {}
+    for text in names:
+        name = text if text in known else Path(text).stem
+        if name in arms:
+            raise ConfigError(f"--arms {','.join(names)}: {name} comes twice")
+        if text not in known and not Path(text).is_file():
+            raise ConfigError(
+                f"--arms {text}: an arm is {', '.join(known)} or a YAML file of settings, and this is none"
+            )
+        arms[name] = known[text] if text in known else _read_arm_file(Path(text))
+    return arms
+
+
+def _read_arm_file(path: Path) -> tuple[str, ...]:
+    settings = read_config_file(path)
+    for key, node in settings.fields.items():
+        _check_free(f"{key} (set by {node.origin})", key)
+    return tuple(_to_words(settings))
+
+
+def _to_words(settings: SettingsNode, key: str = "") -> Iterator[str]:
+    """Convert settings to `key=value` words; a list is one value."""
+    if not settings.fields:
+        yield f"{key}={format_scalar(settings.plain)}"
+    for name, child in settings.fields.items():
+        yield from _to_words(child, f"{key}.{name}" if key else name)
+
+
+def _check_free(place: str, key: str) -> None:
+    """Raise ConfigError for a key that a sweep sets itself."""
+    if key.partition(".")[0] in ("seed", "run"):
+        raise ConfigError(f"{place}: every run of a sweep has its own: seeds are named by --seeds 0,1,2")
+
+
+def expand_grid(grid: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the overrides of every combination of values in `KEY=[VALUE, VALUE]` words. Each value is YAML of any
+    type.
 
     Raises:
         ConfigError: a word has no list of two or more different values, a key is given twice, or a sweep sets it
@@ -107,8 +178,7 @@ def expand_grid(grid: Sequence[str]) -> tuple[SweepArm, ...]:
         how = f"--vary {word}: write KEY=[VALUE, VALUE], for example --vary 'train.learning_rate=[2e-4, 5e-4]'"
         if not (key and equals):
             raise ConfigError(how)
-        if key.partition(".")[0] in ("seed", "run"):
-            raise ConfigError(f"--vary {key}: every run of a sweep has its own: seeds are named by --seeds 0,1,2")
+        _check_free(f"--vary {key}", key)
         values = parse_yaml(f"values: {text}", f"--vary {key}").fields["values"].plain
         if not isinstance(values, list) or len(values) < 2:
             raise ConfigError(how)
@@ -117,8 +187,7 @@ def expand_grid(grid: Sequence[str]) -> tuple[SweepArm, ...]:
         axes[key] = [format_scalar(value) for value in values]
         if len(set(axes[key])) < len(values):
             raise ConfigError(f"--vary {word}: a value stands there twice, which would be one setting twice")
-    combined = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))
-    return tuple(SweepArm(name=f"arm{number}", words=words) for number, words in enumerate(combined, start=1))
+    return list(product(*([f"{key}={value}" for value in values] for key, values in axes.items())))
 
 
 def create_sweep(
@@ -151,7 +220,7 @@ def create_sweep(
         runs=tuple(SweepRun(arm=arm.name, seed=seed, folder=f"{arm.name}-s{seed}") for arm in arms for seed in seeds),
     )
     text = composed.to_yaml()
-    check_arms(registry, {" ".join(arm.words) or "all": _compose_arm(registry, text, arm) for arm in arms})
+    check_arms(registry, {arm.title: _compose_arm(registry, text, arm) for arm in arms})
     with storage_errors(folder):
         (folder / LOGS_FOLDER).mkdir(parents=True)
     write_file(folder, CONFIG, text)
@@ -354,14 +423,14 @@ class SweepRunner:
         path = self._folder / run.folder
         if path.exists():
             return [*start, "train", "--quiet", "--resume", str(path)]
-        (arm,) = (arm for arm in self.sweep.arms if arm.name == run.arm)
         place = (
             f"run.root={format_scalar(str(self._folder))}",
             f"run.name={format_scalar(run.folder)}",
             f"seed={run.seed}",
         )
         file = () if self.sweep.file is None else ("--plugin", self.sweep.file)
-        return [*start, "train", "--quiet", *file, "--config", str(self._folder / CONFIG), *arm.words, *place]
+        words = self.sweep.arm(run).words
+        return [*start, "train", "--quiet", *file, "--config", str(self._folder / CONFIG), *words, *place]
 
     def _update(self, run: SweepRun) -> None:
         self.sweep = self.sweep.with_run(run)

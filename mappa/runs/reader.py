@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_yaml
+from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_origins, parse_yaml
 from mappa.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa.runs.table import RolloutTable, Table
 from mappa.session.eval_split import EvalPart, in_selection_split
@@ -67,6 +67,12 @@ class RunReader(AbstractContextManager["RunReader"]):
         tree = parse_yaml(self.config, str(self.folder / CONFIG))
         values = {key: node.plain for key, node in iter_leaves(tree)}
         return queries.StoredValues(values, f"{self.folder / CONFIG}")
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where the value of every setting comes from, by dotted key: `default`, or the layer that set it."""
+        tree, lines = parse_yaml(self.config, ""), parse_origins(self.config)
+        return {key: lines.get(int(node.origin.rpartition(":")[2]), "") for key, node in iter_leaves(tree)}
 
     @property
     def summary(self) -> Summary | None:

@@ -38,7 +38,7 @@ from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.agent_names import check_agent_names
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
-from mappa_core.errors import ConfigError
+from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
     Coach,
@@ -61,7 +61,7 @@ from mappa_core.redaction import clean_name, keep_environment
 class Session:
     """The opened objects of one run. `team` has no coaches if the session was opened without a coach."""
 
-    config: RunConfig
+    composed: ComposedConfig
     workflow: Workflow
     source: TaskSource
     engine: Engine  # with `policies` loaded
@@ -75,6 +75,10 @@ class Session:
     prompt_optimizer: PromptOptimizer | None
     loss: Loss | None  # None if nothing is learned, or every policy is behind an API
     trackers: tuple[tuple[str, Tracker], ...]  # with the names of their offers
+
+    @property
+    def config(self) -> RunConfig:
+        return self.composed.config
 
     @property
     def deterministic(self) -> bool:
@@ -98,8 +102,12 @@ class Session:
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
     def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
-        """Load the tasks of a split. Raises as `load_tasks`."""
-        return load_tasks(self.source, self.config, split, min_count)
+        """Load the tasks of a split. Raises as `load_tasks`; the message says where the settings that it names come
+        from."""
+        try:
+            return load_tasks(self.source, self.config, split, min_count)
+        except TaskError as error:
+            raise TaskError(self.composed.tell_origins(str(error))) from error
 
     def source_tasks(self) -> SourceTasks:
         """Finds the tasks of stored trajectories in the source."""
@@ -143,15 +151,16 @@ async def open_session(
     # Before anything is built: keys are masked in what a plugin logs or raises while it starts.
     keep_environment()
     async with AsyncExitStack() as stack:
-        builder = _SessionBuilder(composed.config, registry, stack, fresh=fresh)
+        builder = _SessionBuilder(composed, registry, stack, fresh=fresh)
         yield await builder.session(learning=learning, coach=coach)
 
 
 class _SessionBuilder:
     """Builds one session and registers its objects on `stack` for closing."""
 
-    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
-        self._config = config
+    def __init__(self, composed: ComposedConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
+        self._composed = composed
+        self._config = composed.config
         self._fresh = fresh
         self._registry = registry
         self._stack = stack
@@ -182,7 +191,7 @@ class _SessionBuilder:
         teachers = find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
         team, engine, specs = await self._team(workflow, run_coaches, toolset, learning, teachers)
         return Session(
-            config=config,
+            composed=self._composed,
             workflow=workflow,
             source=source,
             engine=engine,

@@ -39,7 +39,7 @@ def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
             elif kind == "engines" and hasattr(offer, "plan"):
                 problems += _find_engine_problems(config, registry, offer)
         except InputError as error:
-            problems.append(f"{key}: {error}")
+            problems.append(composed.tell_origins(f"{key}: {error}"))
     return problems
 
 

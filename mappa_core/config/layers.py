@@ -1,5 +1,7 @@
 """Layered settings: trees that store the origin of every value. Mappings merge, everything else replaces, lists
-included. Choosing another `use` discards the lower layers' `options`, which belong to the offer chosen before."""
+included. A layer that writes a choice anew discards the `options` of the layers below it: one that names another `use`,
+since they belong to the offer chosen before, and one that names `use` and `options`, since options describe each other
+(the columns of a file are those of that file)."""
 
 from __future__ import annotations
 
@@ -67,17 +69,22 @@ def with_origin(value: Any, origin: str) -> SettingsNode:
 
 
 def merge(low: SettingsNode, high: SettingsNode, *, keep_options: bool = False) -> SettingsNode:
-    """Merge `high` over `low`. `keep_options` is for parts of one layer, whose `use` and `options` belong together."""
+    """Merge `high` over `low`. `keep_options` is for parts of one choice, whose `use` and `options` belong together."""
     if not isinstance(low.content, Mapping) or not isinstance(high.content, Mapping):
         return high
     fields = dict(low.content)
-    chosen = high.content.get("use")
-    chooses_another = chosen is not None and "use" in fields and fields["use"].content != chosen.content
-    if chooses_another and not keep_options:
+    if _is_written_anew(fields, high.content) and not keep_options:
         fields.pop("options", None)
     for name, child in high.content.items():
         fields[name] = merge(fields[name], child, keep_options=keep_options) if name in fields else child
     return SettingsNode(fields, high.origin)
+
+
+def _is_written_anew(low: Mapping[str, SettingsNode], high: Mapping[str, SettingsNode]) -> bool:
+    chosen = high.get("use")
+    if chosen is None or "use" not in low:
+        return False
+    return "options" in high or low["use"].content != chosen.content
 
 
 def copy_origins(value: Any, sources: SettingsNode | None) -> SettingsNode:

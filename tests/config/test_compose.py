@@ -76,6 +76,33 @@ def test_every_leaf_of_the_document_has_an_origin(tiny):
     assert "train.betas" in composed.origins and "trackers" in composed.origins
 
 
+def test_columns_of_a_file_are_not_those_of_another_file(tiny, write):
+    """A layer that names a file with the source anew says all of it; one that changes the path alone keeps the rest."""
+    low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, prompt: question, reference: solution}\n")
+    high = write("high.yaml", "tasks: {use: file, options: {path: b.jsonl}}\n")
+    anew, path_alone = tiny(files=[low, high]), tiny("tasks.options.path=b.jsonl", files=[low])
+    typed = tiny("tasks.use=file", "tasks.options.path=b.jsonl", files=[low])
+    assert anew.config.tasks == typed.config.tasks
+    assert (anew.config.tasks.options.prompt, anew.config.tasks.options.reference) == ("prompt", "answer")
+    assert path_alone.config.tasks.options.reference == "solution"
+
+
+def test_a_message_says_who_set_the_keys_that_it_names(tiny, write):
+    low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, reference: solution}\n")
+    composed = tiny(files=[low])
+    told = composed.tell_origins("look at tasks.options.reference, tasks.options.id and run.nothing")
+    assert told.endswith(f"run.nothing (tasks.options.reference is set by {low}:3) (tasks.options.id is its default)")
+
+
+def test_policies_of_one_provider_share_the_options_of_the_default(tiny):
+    default = "policies.default={kind: api, use: openai, options: {model: a, base_url: 'http://here/v1'}}"
+    judge = "policies.judge={kind: api, use: openai, options: {model: b}}"
+    other = "policies.other={kind: api, use: anthropic, options: {model: c}}"
+    policies = tiny(default, judge, other).config.policies
+    assert (policies["judge"].options.model, policies["judge"].options.base_url) == ("b", "http://here/v1")
+    assert policies["other"].options.base_url != "http://here/v1"
+
+
 def test_lists_replace_and_mappings_merge(tiny):
     composed = tiny(
         "shapers=[]", "coach.options.members=[{use: x}]", "coach.reward.after=0.5", "coach.options.tags.a=b"

@@ -44,6 +44,13 @@ def test_options_of_a_lower_layer_are_dropped_if_use_changes():
     assert merge(low, with_origin({"options": {"z": 3}}, "high")).plain["options"] == {"x": 1, "z": 3}
 
 
+def test_a_layer_that_names_use_and_options_writes_the_choice_anew_at_any_depth():
+    low = with_origin({"use": "a", "options": {"x": 1, "inner": {"use": "b", "options": {"y": 2}}}}, "low")
+    assert merge(low, with_origin({"use": "a", "options": {"z": 3}}, "high")).plain["options"] == {"z": 3}
+    inner = with_origin({"options": {"inner": {"use": "b", "options": {"z": 3}}}}, "high")
+    assert merge(low, inner).plain["options"] == {"x": 1, "inner": {"use": "b", "options": {"z": 3}}}
+
+
 def test_unset_value_has_the_origin_default():
     tree = copy_origins({"a": 1, "b": [{"c": 2}, {"c": 3}]}, with_origin({"b": [{"c": 2}]}, "f:1"))
     assert {key: node.origin for key, node in iter_leaves(tree)} == {"a": "default", "b.0.c": "f:1", "b.1.c": "default"}

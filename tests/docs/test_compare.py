@@ -61,6 +61,33 @@ def test_the_sweep_of_the_page_begins_and_goes_on(tmp_path, monkeypatch, capsys)
     assert {path.name for path in Path("sweep").iterdir()} >= {"sweep.json", "sweep.html", "logs"}
 
 
+def test_the_sweeps_of_the_page_on_rewards_have_the_arms_that_it_names(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs/how-to/process-or-outcome.md"
+    text = page.read_text()
+    typed = [shlex.split(line)[1:] for line in re.findall(r"^ *(mappa sweep .*--arms.*)$", text, re.MULTILINE)]
+    asked = []
+
+    async def launch(arguments, log):
+        asked.append((log.stem, arguments))
+        log.touch()
+        return 2
+
+    monkeypatch.setattr("mappa.look.sweep.launch_locally", launch)
+    monkeypatch.chdir(tmp_path)
+    (both,) = re.findall(r'```yaml title="both.yaml"\n(.*?)```', text, re.DOTALL)
+    Path("both.yaml").write_text(both)
+    for words in typed:
+        assert main(words) == 2
+    names = [folder for folder, _ in asked]
+    first, rates, files = names[:6], names[6:24], names[24:]
+    assert first == [f"{arm}-s{seed}" for arm in ("process", "outcome") for seed in range(3)]
+    assert len(set(rates)) == 18 and rates[0] == "process-1-s0" and rates[-1] == "outcome-3-s2"
+    assert files[-3:] == ["both-s0", "both-s1", "both-s2"]
+    arguments = dict(asked[:6])
+    assert "shapers=[{use: outcome, options: {metric: correct}}]" in arguments["outcome-s0"]
+    assert "shapers=[{use: scale}]" in arguments["process-s0"]
+
+
 def test_the_evaluation_of_the_page_shows_several_samples(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (words,) = named("eval")

@@ -75,7 +75,7 @@ OF_THE_CALLER = {("mappa_core", "aiohttp"), ("mappa_core", "httpx2")}
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_distribution_requires_what_it_imports(folder):
-    """Directly or as an extra; what runs in programs of agents is theirs."""
+    """Directly or as an extra; what runs in programs of agents is theirs, and what builds has a build system."""
     table = project(folder)
     own = package_of(folder).name
     extras = tuple(table.get("optional-dependencies", ()))
@@ -91,7 +91,7 @@ def test_a_distribution_requires_what_it_imports(folder):
     distributions = packages_distributions()
     missing = {}
     for path in package_of(folder).rglob("*.py"):
-        if {"templates", "remote"} & set(path.relative_to(folder).parts):
+        if {"templates", "remote", "hatch_build.py"} & set(path.relative_to(folder).parts):
             continue
         for package in imported(path) - set(sys.stdlib_module_names) - {own}:
             bringing = {

@@ -21,10 +21,11 @@ def command(topic: tuple[str, ...], everything: bool, as_json: bool) -> None:
     \b
       mappa docs                      all pages
       mappa docs observe              the page that is called so
-      mappa docs learning rate        pages that mention it
+      mappa docs learning rate        the pages that say most of it, best first
       mappa docs --all | less         everything, for a coding agent, too
     """
-    from mappa.look.manual import find_pages, read_pages, title_of
+    from mappa.look.manual import read_pages, title_of
+    from mappa.look.manual_search import find_pages
 
     pages = read_pages()
     if topic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,14 @@ import click
 from mappa.cli.command_group import blocked_plugins
 from mappa.cli.console import Console, echo
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
+from mappa.look.cli.sweep_progress import SweepDisplay, open_display, watch_runs
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
-    from mappa.look.sweep import Sweep, SweepResult, SweepRun
+    from mappa.config.compose import ComposedConfig
+    from mappa.look.sweep import Launcher, Sweep, SweepResult
+    from mappa_core.plugins import Registry
+    from mappa_core.protocols import Workflow
 
 EXIT_FAILED = 2
 """Exit code if a run of the sweep failed, or the runs cannot be compared."""
@@ -26,6 +30,12 @@ EXIT_FAILED = 2
 @recipe_options
 @click.option(
     "--vary", metavar="KEY=[A, B]", multiple=True, help="Values of a setting, as a YAML list; may be repeated."
+)
+@click.option(
+    "--arms",
+    metavar="ARM,ARM",
+    help="Settings to compare, by name: process (reward an action by its verdict), outcome (by the outcome of its "
+    "rollout), or YAML files.",
 )
 @click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 by default.")
 @click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="New folder for the sweep.")
@@ -42,6 +52,7 @@ EXIT_FAILED = 2
 def command(
     arguments: ConfigArguments,
     vary: Sequence[str],
+    arms: str | None,
     seeds: str | None,
     folder: Path | None,
     resume: Path | None,
@@ -60,6 +71,7 @@ def command(
     which must have Mappa installed and share the sweep's folder.
 
     \b
+      mappa sweep --plugin mathchat --seeds 0,1,2 --arms process,outcome
       mappa sweep --plugin mathchat --seeds 0,1,2 --vary 'train.learning_rate=[2e-4, 5e-4]' train.iterations=20
       mappa sweep --resume runs/sweep-mathchat-tiny-20260101-120000-1a2b
     """
@@ -71,22 +83,18 @@ def command(
     if ray is not None:
         _check_ray_installed()
     if resume is None:
-        folder, sweep = _create_sweep(arguments, vary, seeds, folder)
+        folder, sweep = _create_sweep(arguments, vary, arms, seeds, folder)
     else:
-        if vary or seeds or folder or arguments.plugin or arguments.chooses_config or arguments.words:
+        began_with = (arguments.plugin, arguments.chooses_config, arguments.words)
+        if any((vary, arms, seeds, folder, *began_with)):
             raise ConfigError(
                 "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
             )
         folder, sweep = resume, load_sweep(resume)
         require_trusted_sweep(folder, sweep, load_registry(), trust=trust)
-    errors = Console(stderr=True)
-
-    def changed(now: Sweep, run: SweepRun) -> None:
-        if not (quiet or as_json):
-            errors.print(run_status_line(now, run), highlight=False, markup=False, soft_wrap=True)
-
     try:
-        done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
+        with open_display(Console(stderr=True), jobs, quiet=quiet or as_json) as display:
+            done = asyncio.run(_run(folder.resolve(), sweep, display, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
     except (KeyboardInterrupt, SystemExit, ConfigError):
         click.echo(f"nothing is lost; go on with: mappa sweep --resume {shlex.quote(str(folder))}", err=True)
         raise
@@ -111,7 +119,7 @@ def _check_ray_installed() -> None:
 async def _run(
     folder: Path,
     sweep: Sweep,
-    changed: Callable[[Sweep, SweepRun], None],
+    display: SweepDisplay,
     *,
     jobs: int,
     ray: str | None,
@@ -121,22 +129,27 @@ async def _run(
     """Run what is not done yet, on this machine or on Ray."""
     from mappa.look.sweep import SweepRunner, launch_locally
 
+    async def run(launch: Launcher) -> Sweep:
+        runner = SweepRunner(folder, sweep, jobs=jobs, on_change=display.on_change, launch=launch)
+        async with watch_runs(runner, folder, display):
+            return await runner.run()
+
     if ray is None:
-        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=launch_locally).run()
+        return await run(launch_locally)
     from mappa_engine import SubprocessJobs
 
     programs = await SubprocessJobs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
     try:
-        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=programs.run).run()
+        return await run(programs.run)
     finally:
         await programs.close()
 
 
 def _create_sweep(
-    arguments: ConfigArguments, vary: Sequence[str], seeds: str | None, folder: Path | None
+    arguments: ConfigArguments, vary: Sequence[str], arms: str | None, seeds: str | None, folder: Path | None
 ) -> tuple[Path, Sweep]:
     """Compose, check and create a new sweep."""
-    from mappa.look.sweep import create_sweep, expand_grid
+    from mappa.look.sweep import build_arms, create_sweep, read_arms
     from mappa.store.folder import new_run_name
 
     if arguments.name is not None:
@@ -146,22 +159,28 @@ def _create_sweep(
     if folder is None:
         folder = Path(composed.config.run.root) / f"sweep-{new_run_name(composed.plugin, composed.recipe)}"
     numbers = _seeds(seeds) if seeds else (composed.config.seed,)
-    arms = expand_grid(vary)
-    return folder, create_sweep(folder, composed, registry, arms=arms, seeds=numbers, blocked=blocked_plugins())
+    named = {} if arms is None else read_arms(_split(arms), _metric_of(composed, registry))
+    planned = build_arms(named, vary)
+    return folder, create_sweep(folder, composed, registry, arms=planned, seeds=numbers, blocked=blocked_plugins())
+
+
+def _metric_of(composed: ComposedConfig, registry: Registry) -> str:
+    """The metric by which the workflow of a config counts a rollout. Raises PluginError where it is not installed."""
+    composed.require_installed()
+    section = composed.config.workflow
+    workflow: Workflow = registry.build("workflows", section.use, section.options)
+    return workflow.metric
+
+
+def _split(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
+    words = _split(text)
     if not all(word.isdecimal() for word in words):
         raise ConfigError(f"--seeds {text}: write whole numbers, for example --seeds 0,1,2")
     return tuple(int(word) for word in words)
-
-
-def run_status_line(sweep: Sweep, run: SweepRun) -> str:
-    """Format the status of a run that started or ended as one line."""
-    done = f"{len(sweep.runs_with_status('done'))} of {len(sweep.runs)} done"
-    error = "" if run.error is None else f": {run.error}"
-    return f"{run.folder} ({sweep.setting(run)}, seed {run.seed}) {run.status}{error}  [{done}]"
 
 
 def sweep_notes(results: SweepResult) -> list[str]:

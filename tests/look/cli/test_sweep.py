@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
+from dataclasses import replace
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from mappa.cli import main
 from mappa.commands import load_registry
-from mappa.look.sweep import SweepRun, SweepRunner, create_sweep, expand_grid, load_sweep
+from mappa.look.cli.sweep_progress import IterationProgress, open_display, seconds_left, watch_runs
+from mappa.look.sweep import (
+    Sweep,
+    SweepArm,
+    SweepRun,
+    SweepRunner,
+    build_arms,
+    create_sweep,
+    expand_grid,
+    launch_locally,
+    load_sweep,
+    read_arms,
+)
 from mappa.runs import RunReader
 from mappa.sessions import compose
 from mappa_core import ConfigError, RunError
@@ -69,6 +86,65 @@ def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles
     assert load_sweep(folder).runs_with_status("failed")[0].folder == "arm2-s0"
 
 
+def test_per_action_and_outcome_are_compared_by_one_command_that_shows_how_far_it_is(
+    doubles, inside, tmp_path, capsys, monkeypatch
+):
+    folder = tmp_path / "sweep"
+    words = ("--arms", "process,outcome", "--seeds", "0", "--jobs", "2")
+    assert main(["sweep", "--folder", str(folder), *words, *SHORT, "train.iterations=3"]) == 0
+    captured = capsys.readouterr()
+    assert "do not differ significantly" in captured.out and "shapers" not in captured.out
+    assert "outcome-s0 (outcome, seed 0) done" in captured.err
+    with RunReader(folder / "outcome-s0") as reader:
+        assert reader.settings["shapers.0.options.metric"] == "correct"
+    assert main(["compare", str(folder / "process-s0"), str(folder / "outcome-s0")]) == 0
+    told = capsys.readouterr().out.splitlines()[1:3]
+    outcome = "shapers.0.use=outcome shapers.0.options.metric=correct"
+    assert sorted(line[3:] for line in told) == [outcome, "shapers.0.use=scale"]
+
+    # While runs are under way, what is seen of their folders is shown.
+    monkeypatch.setattr("mappa.look.cli.sweep_progress.POLL_S", 0.01)
+    planned = load_sweep(folder)
+    planned = planned.with_run(replace(planned.runs[0], status="running"))
+
+    async def seen(display):
+        runner = SimpleNamespace(sweep=planned)
+        async with watch_runs(runner, folder, display):
+            while not display.progress:
+                await asyncio.sleep(0.01)
+
+    for terminal in (False, True):
+        console = Console(file=StringIO(), force_terminal=terminal, width=80)
+        with open_display(console, 1, quiet=False) as display:
+            display.on_change(planned, planned.runs[0])
+            asyncio.run(seen(display))
+            console.file.truncate(0)
+            display.show(planned, planned.runs[0])
+            if terminal:
+                display.live.refresh()
+            shown = console.file.getvalue()
+        pattern = r"process +0 +3/3 +[\d.]+ % +0:00" if terminal else r"process-s0 \(process\)  iteration 3/3  accuracy"
+        assert re.search(pattern, shown), shown
+
+
+def test_time_left_counts_runs_that_have_not_begun_as_the_others():
+    runs = tuple(
+        SweepRun(arm="a", seed=seed, folder=f"a-s{seed}", status=status)
+        for seed, status in enumerate(("done", "running", "running", "waiting"))
+    )
+    sweep = Sweep(plugin="p", recipe="r", blocked=(), arms=(SweepArm(name="a", title="a", words=()),), runs=runs)
+    assert seconds_left(sweep, {}, 1) is None
+    progress = {
+        "a-s0": IterationProgress(iteration=10, iterations=10, seconds=2.0),
+        "a-s1": IterationProgress(iteration=5, iterations=10, seconds=4.0),
+        "a-s2": IterationProgress(iteration=0, iterations=10),
+    }
+    # Half of 40 s, and twice the mean of 20 and 40 s.
+    assert seconds_left(sweep, progress, 1) == 20 + 30 + 30
+    assert seconds_left(sweep, progress, 2) == 40
+    assert seconds_left(sweep, progress, 8) == 30
+
+
 def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, inside, tmp_path, capsys):
     folder = tmp_path / "sweep"
     words = ("train.samples=[1, 2]", "--seeds", "3", "checkpoint.best=true")
@@ -112,13 +188,43 @@ def test_runs_that_cannot_be_compared_or_read_are_shown_on_the_page_with_the_rea
 
 
 def test_values_may_hold_commas_and_lists():
-    arms = expand_grid(["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
+    arms = build_arms({}, ["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
     assert [arm.name for arm in arms] == ["arm1", "arm2", "arm3", "arm4"]
+    assert arms[1].title == "train.betas=[0.9, 0.95] a.b=z"
     assert [arm.words for arm in arms[:2]] == [
         ("train.betas=[0.9, 0.95]", "a.b=x, y"),
         ("train.betas=[0.9, 0.95]", "a.b=z"),
     ]
-    assert expand_grid([])[0].words == ()
+    assert [(arm.title, arm.words) for arm in build_arms({}, [])] == [("all", ())]
+
+
+def test_named_arms_are_the_two_that_everybody_asks_for_and_files(tmp_path):
+    (tmp_path / "large.yaml").write_text("train: {learning_rate: 2e-4, betas: [0.9, 0.99]}\nshapers: [{use: scale}]\n")
+    named = read_arms(["process", "outcome", str(tmp_path / "large.yaml")], "solved")
+    assert named == {
+        "process": ("shapers=[{use: scale}]",),
+        "outcome": ("shapers=[{use: outcome, options: {metric: solved}}]",),
+        "large": ("train.learning_rate=0.0002", "train.betas=[0.9, 0.99]", "shapers=[{use: scale}]"),
+    }
+    assert [(arm.name, arm.title) for arm in build_arms(named, [])] == [(name, name) for name in named]
+    both = build_arms(named, ["train.samples=[2, 4]"])
+    assert [arm.name for arm in both[:3]] == ["process-1", "process-2", "outcome-1"]
+    assert both[3].title == "outcome train.samples=4" and both[3].words == (*named["outcome"], "train.samples=4")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["proces"], "an arm is process, outcome or a YAML file of settings"),
+        (["process", "process"], "process comes twice"),
+        (["own.yaml"], r"seed \(set by own.yaml:1\): every run of a sweep has its own"),
+    ],
+)
+def test_what_is_no_arm_is_refused(names, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("seed: 3\n")
+    with pytest.raises(ConfigError, match=message):
+        read_arms(names, "correct")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +289,7 @@ def test_arms_whose_evaluations_come_to_the_same_are_compared(doubles, tmp_path)
         registry = load_registry()
         composed = compose(registry, "doubles", overrides=settings)
         folder = tmp_path / str(number)
-        assert len(create_sweep(folder, composed, registry, arms=expand_grid([vary]), seeds=[0]).runs) == 2
+        assert len(create_sweep(folder, composed, registry, arms=build_arms({}, [vary]), seeds=[0]).runs) == 2
 
 
 def test_sweep_on_ray_without_ray_starts_nothing(doubles, tmp_path, capsys, monkeypatch):
@@ -194,10 +300,8 @@ def test_sweep_on_ray_without_ray_starts_nothing(doubles, tmp_path, capsys, monk
 
 
 def test_arm_folder_with_a_run_is_resumed_and_an_empty_folder_is_started(tmp_path):
-    from mappa.look.sweep import Sweep, SweepArm, launch_locally
-
     run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")
-    arms = (SweepArm(name="arm1", words=("a=[1, 2]",)),)
+    arms = (SweepArm(name="arm1", title="a", words=("a=[1, 2]",)),)
     sweep = Sweep(plugin="p", recipe="r", blocked=("torch",), arms=arms, runs=(run,))
     running = SweepRunner(tmp_path, sweep, jobs=1, on_change=lambda now, run: None, launch=launch_locally)
     words = running.arguments(run)
