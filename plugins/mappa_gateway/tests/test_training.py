@@ -1,4 +1,4 @@
-"""An agent loop with nothing but a provider's client is trained: model, sampler, learner and store are the real ones."""
+"""An agent with nothing but a provider's client is trained: model, sampler, learner and store are the real ones."""
 
 from __future__ import annotations
 
