@@ -39,6 +39,7 @@ FULL_RATE, LORA_RATE = 5e-5, 5e-4
 )
 @recipe_options
 @click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     arguments: ConfigArguments,
     sources: tuple[Path, ...],
@@ -47,6 +48,7 @@ def command(
     learning_rate: float | None,
     batch_size: int,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Teach a team by examples, before reinforcement.
 
@@ -69,17 +71,20 @@ def command(
     rate = _default_rate(composed) if learning_rate is None else learning_rate
     composed = arguments.compose(registry, *words, f"train.learning_rate={rate}")
     examples = read_team_examples(composed, registry, sources, agents)
-    console = Console(quiet=quiet)
+    console = Console(stderr=as_json, quiet=quiet and not as_json)
     for (agent, reason), count in examples.left_out.items():
         console.print(f"{agent}: {count} examples {reason} are left out", highlight=False)
     run = WarmStart(composed, registry, examples=examples.kept)
     try:
-        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet) as listener:
+        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
             trained = run.train(listener)
     except (GuardStop, KeyboardInterrupt, SystemExit):
         if run.folder is not None:
             click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
         raise
+    if as_json:
+        click.echo(run_result.run_result_json(trained.folder, trained.summary))
+        return
     run_result.show_run_result(Console(), trained)
     # Without held-out examples no epoch is known to be the best.
     which = "last" if open_checkpoints(trained.folder, None).best() is None else "best"
