@@ -134,7 +134,15 @@ async def judge_run(
             on_start(sum(row.steps for row in rows))
         limits = JudgingLimits(concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger)
         judging = _RunJudge(judge, scenes, credit, folder, limits, on_verdict)
-        folder.store.record_event("judge", name=judging.name, split=split, coach=composed.document["coach"])
+        package, version = registry.origin("coaches", config.coach.use)
+        folder.store.record_event(
+            "judge",
+            name=judging.name,
+            split=split,
+            coach=composed.document["coach"],
+            package=package,
+            version=version,
+        )
         passes = (
             judging.judge_iteration(number, [replace(reader.trajectory(row.id), task=tasks[row.id]) for row in part])
             for number, part in groupby(rows, key=lambda row: row.iteration)

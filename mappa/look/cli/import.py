@@ -13,6 +13,7 @@ import msgspec
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
+from mappa.look.cli.pulled_logs import find_logs
 from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
 from mappa_core.redaction import clean_line
@@ -30,7 +31,7 @@ MAX_SHOWN = 8
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("files", metavar="FILE|URL...", type=click.Path(), nargs=-1, required=True)
 @click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
 @click.option(
     "--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; may be repeated."
@@ -67,7 +68,7 @@ MAX_SHOWN = 8
 @click.option("--name", metavar="RUN", help="Name of the run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    files: Sequence[Path],
+    files: Sequence[str],
     file_format: Format | None,
     agents: Sequence[str],
     agent_from: str | None,
@@ -106,6 +107,12 @@ def command(
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa judge runs/x --coach gemini model=…
 
+    A URL is that of a tracer, whose traces are pulled first; the newest that started in a time, have a tag, or N of them:
+
+    \b
+      mappa import 'phoenix://localhost:6006/PROJECT?since=7d&tag=prod&limit=500'
+      mappa import 'langfuse://cloud.langfuse.com?since=2026-11-01&until=2026-11-08'
+
     With --labels the keys of labels are keys of that file's lines, and failures[id=cause.id].step goes through a list.
     """
     from mappa.look.importing import LogMapping, import_logs
@@ -136,7 +143,7 @@ def command(
         steps_of=steps_of,
     )
     imported = import_logs(
-        load_registry(), files, mapping, root=root, name=name, file_format=file_format,
+        load_registry(), find_logs(files, root), mapping, root=root, name=name, file_format=file_format,
         label_files=[parse_label_file(word) for word in labels],
     )  # fmt: skip
     if as_json:

@@ -92,7 +92,7 @@ class LoggedLabels:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAction:
     """One action of a log. `results` are the tool calls that have a result, in order; `number` is that of its message
-    (or span) in the log of the rollout, from 0."""
+    (or span) in the log of the rollout, from 0, and `span` the id of the span that it was read of."""
 
     agent: str
     model: str | None
@@ -103,6 +103,7 @@ class LoggedAction:
     usage: Usage | None = None
     seconds: float = 0.0
     number: int | None = None
+    span: str | None = None
     strata: Mapping[str, str] = field(default_factory=dict)
 
 

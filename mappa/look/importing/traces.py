@@ -172,6 +172,7 @@ class _Trace:
             results=tuple(self._tool_results(span, reply.tool_calls)),
             usage=_read_usage(known),
             seconds=span.end - span.start,
+            span=span.id,
         )
 
     def _tool_results(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
