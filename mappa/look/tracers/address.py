@@ -75,6 +75,18 @@ def parse_address(text: str) -> TracerAddress:
     )
 
 
+def parse_server(text: str) -> TracerAddress:
+    """Parse an address that verdicts are written to: of a server alone, as spans have ids of their own. Raises InputError
+    as `parse_address` does."""
+    head, mark, query = text.partition("?")
+    if mark:
+        raise InputError(f"{text}: verdicts go to the spans of a run, so leave out ?{query}")
+    scheme, _, rest = head.partition(_MARK)
+    # Phoenix keeps spans in projects, but annotates them by their ids alone.
+    named = rest.partition("/")[2].strip("/") or scheme != "phoenix"
+    return parse_address(text if named else f"{head.rstrip('/') if rest else head}/-")
+
+
 KEYS: dict[Service, tuple[str, ...]] = {
     "phoenix": ("PHOENIX_API_KEY",),
     "langfuse": ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"),

@@ -74,14 +74,12 @@ def check_span_count(spans: Sequence[object], trace: str) -> None:
         raise InputError(f"trace {clean_line(trace)} has more than {MAX_SPANS:,} spans, so that it cannot be pulled")
 
 
-def import_client(module: str, service: Service) -> Any:
-    """Import a module of the client of a service. Raises InputError where it is not installed."""
+def import_client(module: str, extra: str) -> Any:
+    """Import a module of a library that an extra of mappa brings. Raises InputError where it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(
-            f'{service}://: its client is not installed ({error}): pip install "mappa[{service}]"'
-        ) from error
+        raise InputError(f'{extra} needs a library that is not installed ({error}): pip install "mappa[{extra}]"') from error
 
 
 def open_http(server: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
