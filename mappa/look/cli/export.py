@@ -1,5 +1,5 @@
-"""`mappa export`: write agents of a run as model folders or their actions as data sets, for other libraries, and what is
-said of them back to the tracer that the run was made of."""
+"""`mappa export`: write agents of a run as model folders or their actions as data sets, for other libraries, and
+verdicts back to the tracer that the run was made of."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def command(
     becomes an adapter's folder unless --merged; prompt.md in it is what the agent acted by. sft, dpo, kto: data for
     fine-tuning. RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
 
-    phoenix, langfuse, otel: verdicts and labels of an imported run go to the spans that they are about, and whom a coach
-    blames to the trace, with who judged. The server is that of the environment, or of a URL: phoenix://localhost:6006.
+    phoenix, langfuse, otel: verdicts and labels of an imported run go to the spans that they are about, and whom a
+    coach blames to the trace, with who judged. The server is that of the environment, or of a URL:
+    phoenix://localhost:6006.
     """
     if form in TRACERS or "://" in form:
         if given := arguments.given_options or ("--agent" if agents else "") or ("--out" if out else ""):

@@ -13,8 +13,8 @@ import msgspec
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry
-from mappa.look.cli.pulled_logs import find_logs
 from mappa.look.cli.label_options import label_options
+from mappa.look.cli.pulled_logs import find_logs
 from mappa_core import ConfigError
 from mappa_core.redaction import clean_line
 
@@ -107,7 +107,7 @@ def command(
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa judge runs/x --coach gemini model=…
 
-    A URL is that of a tracer, whose traces are pulled first; the newest that started in a time, have a tag, or N of them:
+    A URL is that of a tracer. Its traces are pulled first: those that started in a time, have a tag, or the newest N.
 
     \b
       mappa import 'phoenix://localhost:6006/PROJECT?since=7d&tag=prod&limit=500'

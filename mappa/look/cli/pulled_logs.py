@@ -26,7 +26,10 @@ def _pull(address: str, root: Path) -> Path:
         pull = pull_traces(
             address, root, on_trace=lambda count: status.update(f"pulling traces: {format_count(count, 'trace')}")
         )
-    more = [f"{pull.known:,} were there" if pull.known else "", f"{pull.open:,} have not ended yet" if pull.open else ""]
+    more = [
+        f"{pull.known:,} were there" if pull.known else "",
+        f"{pull.open:,} have not ended yet" if pull.open else "",
+    ]
     told = ", ".join([format_count(pull.read, "trace"), *(part for part in more if part)])
     errors.print(f"pulled   {told}: {pull.folder}", markup=False, highlight=False, soft_wrap=True)
     return pull.folder

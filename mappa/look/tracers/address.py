@@ -63,7 +63,9 @@ def parse_address(text: str) -> TracerAddress:
         )
     project = unquote(parts.path.strip("/")) or None
     if service == "langfuse" and project is not None:
-        raise InputError(f"{text}: the keys of Langfuse belong to one project, so the address names none: langfuse://HOST")
+        raise InputError(
+            f"{text}: the keys of Langfuse belong to one project, so the address names none: langfuse://HOST"
+        )
     if service == "phoenix" and (project is None or "/" in project):
         raise InputError(f"{text}: name a project: phoenix://HOST/PROJECT, or phoenix:///PROJECT")
     return TracerAddress(
@@ -135,13 +137,15 @@ def _read_time(value: str | None, name: str, text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise InputError(f"{text}: {name}={value} is not a time; write 2026-11-28, 2026-11-28T09:30, 12h or 7d") from None
+        raise InputError(
+            f"{text}: {name}={value} is not a time; write 2026-11-28, 2026-11-28T09:30, 12h or 7d"
+        ) from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _read_limit(value: str | None, text: str) -> int | None:
     if value is None:
         return None
-    if not value.isascii() or not value.isdecimal() or not 0 < int(value[:10]) or len(value) > 9:
+    if not value.isascii() or not value.isdecimal() or not int(value[:10]) > 0 or len(value) > 9:
         raise InputError(f"{text}: limit={value} is not a number of traces")
     return int(value)

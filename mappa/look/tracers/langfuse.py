@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mappa.look.importing.openinference import GRAPH_NODE
 from mappa.look.tracers.address import KEYS, TraceChoice
 from mappa.look.tracers.judgements import Judgement
 from mappa.look.tracers.tracer import (
@@ -25,13 +26,14 @@ from mappa.look.tracers.tracer import (
 from mappa_core import InputError
 from mappa_core.redaction import clean_line
 
+_AGENT = "gen_ai.agent.name"
 CLOUD = "https://cloud.langfuse.com"
 _PAGE = 100
 _BATCH = 100
 """Scores in a request."""
 _FIELDS = "core,basic,time,io,metadata,model,usage,trace_context"
 _LIST_FIELDS = "core,basic,time,trace_context"
-_NODE_KEYS = "langgraph_node,langgraph_checkpoint_ns,agent,agent_name"
+_NODE_KEYS = "langgraph_node,langgraph_checkpoint_ns,gen_ai.agent.name"
 """Keys of metadata that say who acted: the server cuts other values to 200 characters."""
 
 
@@ -64,13 +66,11 @@ class LangfuseTracer(Tracer):
                 yield TraceEntry(id=root.trace_id, stamp=f"{root.updated_at or root.end_time}")
 
     def read_trace(self, trace: str) -> PulledTrace:
-        found = list(
-            self._page(limit=MAX_SPANS + 1, fields=_FIELDS, trace_id=trace, expand_metadata=_NODE_KEYS)
-        )
+        found = list(self._page(limit=MAX_SPANS + 1, fields=_FIELDS, trace_id=trace, expand_metadata=_NODE_KEYS))
         check_span_count(found, trace)
         ended = [one.end_time or one.start_time for one in found]
         return PulledTrace(
-            spans=[{"id": trace, "observations": [json.loads(one.json(by_alias=True)) for one in found]}],
+            spans=[{"id": trace, "observations": [_name_node(json.loads(one.json())) for one in found]}],
             has_root=any(_is_root(one) and one.end_time is not None for one in found),
             last=max((time.timestamp() for time in ended), default=0.0),
             tags=frozenset(tag for one in found for tag in one.tags or ()),
@@ -93,7 +93,9 @@ class LangfuseTracer(Tracer):
             with server_errors(self.name, "langfuse"):
                 answer = self._client.scores.create(request=scores[start : start + _BATCH])
             if refused := list(getattr(answer, "errors", None) or ()):
-                raise InputError(f"{self.name}: {len(refused):,} scores were refused, the first: {clean_line(str(refused[0]))}")
+                raise InputError(
+                    f"{self.name}: {len(refused):,} scores were refused, the first: {clean_line(str(refused[0]))}"
+                )
 
     def _to_scores(self, judgement: Judgement) -> Iterator[Any]:
         """The points as a numeric score, and who is blamed as a categorical one: a score holds one value."""
@@ -115,6 +117,16 @@ class LangfuseTracer(Tracer):
                     # The server replaces a score of the same id only where the time is the same, too.
                     timestamp=datetime.fromtimestamp(judgement.time, UTC),
                 )
+
+
+def _name_node(observation: dict[str, Any]) -> dict[str, Any]:
+    """The observation with the node of a LangGraph as its agent, as the callback of LangChain writes it."""
+    metadata = observation.get("metadata")
+    if not isinstance(metadata, dict) or _AGENT in metadata:
+        return observation
+    place = GRAPH_NODE.match(str(metadata.get("langgraph_checkpoint_ns", "")))
+    node = place[1] if place else metadata.get("langgraph_node")
+    return {**observation, "metadata": {**metadata, _AGENT: node}} if isinstance(node, str) else observation
 
 
 def _conditions(choice: TraceChoice) -> list[dict[str, Any]]:

@@ -101,7 +101,16 @@ def _to_sdk_span(span: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         name: span.get(name)
-        for name in ("name", "context", "parent_id", "start_time", "end_time", "status_code", "status_message", "events")
+        for name in (
+            "name",
+            "context",
+            "parent_id",
+            "start_time",
+            "end_time",
+            "status_code",
+            "status_message",
+            "events",
+        )
     } | {"attributes": attributes}
 
 

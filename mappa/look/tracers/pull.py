@@ -124,5 +124,3 @@ def _folder_name(address: TracerAddress) -> str:
     query = address.text.partition("?")[2]
     mark = f"-{sha256(query.encode()).hexdigest()[:_HASH_DIGITS]}" if query else ""
     return unique_file_name(plain + mark, ())
-
-

@@ -79,7 +79,9 @@ def import_client(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f'{extra} needs a library that is not installed ({error}): pip install "mappa[{extra}]"') from error
+        raise InputError(
+            f'{extra} needs a library that is not installed ({error}): pip install "mappa[{extra}]"'
+        ) from error
 
 
 def open_http(server: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
