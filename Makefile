@@ -70,7 +70,7 @@ endef
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable . --editable 'mappa[data,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --editable . --editable 'mappa[data,langfuse,otlp,phoenix,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.

@@ -26,10 +26,8 @@ def _pull(address: str, root: Path) -> Path:
         pull = pull_traces(
             address, root, on_trace=lambda count: status.update(f"pulling traces: {format_count(count, 'trace')}")
         )
-    more = [
-        f"{pull.known:,} were there" if pull.known else "",
-        f"{pull.open:,} have not ended yet" if pull.open else "",
-    ]
-    told = ", ".join([format_count(pull.read, "trace"), *(part for part in more if part)])
+    told = format_count(pull.read, "trace")
+    told += f", {pull.known:,} were there" if pull.known else ""
+    told += f", {pull.open:,} have not ended yet" if pull.open else ""
     errors.print(f"pulled   {told}: {pull.folder}", markup=False, highlight=False, soft_wrap=True)
     return pull.folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mappa_core import InputError
@@ -15,6 +15,7 @@ SERVICES: tuple[Service, ...] = get_args(Service)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO = re.compile(r"(?P<count>\d{1,6})(?P<unit>[mhdw])")
+_LIMIT = re.compile(r"[1-9][0-9]{0,8}")
 _MARK = "://"
 
 
@@ -55,11 +56,11 @@ def parse_address(text: str) -> TracerAddress:
     parts = urlsplit(text)
     if parts.scheme not in SERVICES:
         raise InputError(f"{text}: {parts.scheme!r} is no tracer; write {' or '.join(f'{one}://' for one in SERVICES)}")
-    service = cast("Service", parts.scheme)
+    service: Service = parts.scheme
     if "@" in parts.netloc or parts.fragment:
         raise InputError(
-            f"{service}://: an address holds no keys: set {' and '.join(KEYS[service])}, and leave out what is before @ "
-            "and behind #"
+            f"{service}://: an address holds no keys: set {' and '.join(KEYS[service])}, and leave out what is before "
+            "@ and behind #"
         )
     project = unquote(parts.path.strip("/")) or None
     if service == "langfuse" and project is not None:
@@ -78,8 +79,8 @@ def parse_address(text: str) -> TracerAddress:
 
 
 def parse_server(text: str) -> TracerAddress:
-    """Parse an address that verdicts are written to: of a server alone, as spans have ids of their own. Raises InputError
-    as `parse_address` does."""
+    """Parse an address that verdicts are written to: of a server alone, as spans have ids of their own. Raises
+    InputError as `parse_address` does."""
     head, mark, query = text.partition("?")
     if mark:
         raise InputError(f"{text}: verdicts go to the spans of a run, so leave out ?{query}")
@@ -146,6 +147,6 @@ def _read_time(value: str | None, name: str, text: str) -> datetime | None:
 def _read_limit(value: str | None, text: str) -> int | None:
     if value is None:
         return None
-    if not value.isascii() or not value.isdecimal() or not int(value[:10]) > 0 or len(value) > 9:
+    if not _LIMIT.fullmatch(value):
         raise InputError(f"{text}: limit={value} is not a number of traces")
     return int(value)

@@ -1,4 +1,4 @@
-"""What is written back to a tracer: the verdicts that count and the labels of people, by the span that they are about."""
+"""What is written back to a tracer: verdicts that count and labels of people, by the span that they are about."""
 
 from __future__ import annotations
 

@@ -93,9 +93,8 @@ class LangfuseTracer(Tracer):
             with server_errors(self.name, "langfuse"):
                 answer = self._client.scores.create(request=scores[start : start + _BATCH])
             if refused := list(getattr(answer, "errors", None) or ()):
-                raise InputError(
-                    f"{self.name}: {len(refused):,} scores were refused, the first: {clean_line(str(refused[0]))}"
-                )
+                first = clean_line(str(refused[0]))
+                raise InputError(f"{self.name}: {len(refused):,} scores were refused, the first: {first}")
 
     def _to_scores(self, judgement: Judgement) -> Iterator[Any]:
         """The points as a numeric score, and who is blamed as a categorical one: a score holds one value."""

@@ -36,7 +36,7 @@ class OtelEvents:
         for start in range(0, len(events), _BATCH):
             if self._exporter.export(events[start : start + _BATCH]).name != "SUCCESS":
                 raise InputError(
-                    f"{self.name} took {start:,} of {len(events):,} events; OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
+                    f"{self.name} took {start:,} of {len(events):,} events: is OTEL_EXPORTER_OTLP_ENDPOINT right?"
                 )
         self._exporter.shutdown()
 

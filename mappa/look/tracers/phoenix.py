@@ -24,6 +24,7 @@ from mappa.look.tracers.tracer import (
 )
 
 _TAGS, _METADATA = "tag.tags", "metadata"
+_SDK_KEYS = ("name", "context", "parent_id", "start_time", "end_time", "status_code", "status_message", "events")
 _BATCH = 200
 """Annotations in a request."""
 _IDENTIFIER = "mappa"
@@ -99,19 +100,7 @@ def _to_sdk_span(span: Mapping[str, Any]) -> dict[str, Any]:
         KIND: span["span_kind"],
         **({_METADATA: metadata} if metadata else {}),
     }
-    return {
-        name: span.get(name)
-        for name in (
-            "name",
-            "context",
-            "parent_id",
-            "start_time",
-            "end_time",
-            "status_code",
-            "status_message",
-            "events",
-        )
-    } | {"attributes": attributes}
+    return {**{name: span.get(name) for name in _SDK_KEYS}, "attributes": attributes}
 
 
 def _to_annotation(judgement: Judgement, key: str, value: str) -> dict[str, Any]:
