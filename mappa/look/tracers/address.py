@@ -14,7 +14,7 @@ Service = Literal["phoenix", "langfuse"]
 SERVICES: tuple[Service, ...] = get_args(Service)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGO = re.compile(r"(?P<count>\d{1,6})(?P<unit>[mhdw])")
+_AGO = re.compile(r"(?P<count>\d{1,4})(?P<unit>[mhdw])")
 _LIMIT = re.compile(r"[1-9][0-9]{0,8}")
 _MARK = "://"
 

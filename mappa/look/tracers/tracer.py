@@ -130,16 +130,17 @@ def server_errors(name: str, service: Service) -> Iterator[None]:
 def _describe(error: Exception, service: Service) -> str:
     if (fault := bound_fault(error)) is not None:
         return clean_line(str(fault))
-    status = next((code for cause in causes(error) if (code := _status(cause)) is not None), None)
+    status, said = next((found for cause in causes(error) if (found := _read_reply(cause))), (None, ""))
     if status in (401, 403):
         return f"the server refused the key (status {status}): set {' and '.join(KEYS[service])}"
-    if status == 404:
-        return "the server has no such project, or is too old for its client (status 404)"
-    shown = clean_line(f"{type(error).__name__}: {error}")[:_MAX_SHOWN]
+    shown = clean_line(said or f"{type(error).__name__}: {error}")[:_MAX_SHOWN]
     return shown if status is None else f"status {status}: {shown}"
 
 
-def _status(error: BaseException) -> int | None:
-    """The status of a reply: errors of httpx hold the reply, those of Langfuse's client the status itself."""
-    found = getattr(getattr(error, "response", None), "status_code", None) or getattr(error, "status_code", None)
-    return found if isinstance(found, int) else None
+def _read_reply(error: BaseException) -> tuple[int, str] | None:
+    """Status and text of the reply that an error is about: those of httpx hold the reply, those of Langfuse's client
+    what they read of it."""
+    reply = getattr(error, "response", None)
+    status = getattr(reply, "status_code", None) or getattr(error, "status_code", None)
+    said = getattr(reply, "text", None) or getattr(error, "body", None) or ""
+    return (status, str(said)) if isinstance(status, int) else None
