@@ -25,6 +25,7 @@ class Server:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, list[str]], Any]] = []
+        self.bodies: list[bytes] = []
         self.broken: Callable[[str], tuple[int, dict[str, str], bytes] | None] = lambda path: None
         server = self
 
@@ -35,7 +36,9 @@ class Server:
                 self._handle(None)
 
             def do_POST(self) -> None:
-                self._handle(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.bodies.append(body)
+                self._handle(json.loads(body) if body[:1] in (b"{", b"[") else body)
 
             def _handle(self, body: Any) -> None:
                 parts = urlsplit(self.path)
@@ -168,6 +171,25 @@ def observations_of(trace: str) -> list[dict[str, Any]]:
         observe(2, "GENERATION", "ChatOpenAI", f"{trace}-0", model="m", metadata={"langgraph_node": "writer"},
                 input=json.dumps([asked, planned]), output=json.dumps(answered)),
     ]  # fmt: skip
+
+
+class Collector(Server):
+    """Takes everything."""
+
+    def answer(self, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, dict[str, str], bytes]:
+        return 200, {"Content-Type": "application/x-protobuf"}, b""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    server = Collector()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def phoenix_class() -> type[Phoenix]:
+    return Phoenix
 
 
 @pytest.fixture
