@@ -100,7 +100,7 @@ def test_a_run_that_was_not_made_of_traces_has_nothing_to_go_back_to(invoke, tmp
 
 
 def test_a_certificate_of_another_coach_is_refused(judged, tmp_path):
-    with pytest.raises(InputError, match="is about gemini, and .* was judged by evidence"):
+    with pytest.raises(InputError, match=r"is about gemini, and .* was judged by evidence"):
         read_judgements(judged, certificate=certificate(tmp_path, "gemini"))
     file = tmp_path / "strange.json"
     file.write_text("[1, 2]")
