@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mappa.look.importing.message_forms import is_item
 from mappa_core import InputError
 from mappa_core.data import read_rows
 from mappa_core.files import read_named_file
-from mappa_core.safe_json import parse_untrusted_json
+from mappa_core.safe_json import parse_own_json
 from mappa_core.safe_walk import walk
 
 _TABLES = (".csv", ".parquet")
@@ -61,6 +62,8 @@ def _join_messages(documents: list[Document]) -> list[Document]:
 
 def _is_message(value: Any) -> bool:
     """Whether a value is a message of a conversation, rather than an object that holds one."""
+    if is_item(value):
+        return True
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     return not any(isinstance(held, list) and any(map(_is_message, held)) for held in value.values())
@@ -158,7 +161,7 @@ def decode_embedded(value: Any) -> Any:
 
 
 def _parse(text: str) -> Any:
-    return parse_untrusted_json(text, max_characters=MAX_CHARACTERS)
+    return parse_own_json(text, max_characters=MAX_CHARACTERS)
 
 
 def _has_several_lines_of_json(text: str) -> bool:

@@ -111,8 +111,9 @@ class LoggedAction:
 class LoggedTrajectory:
     """One trajectory of a log, at `place`. `error` is the failure that the log reports, `run` its name in the log.
     Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
-    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key. Without
-    `has_text` only the labels of its actions are known."""
+    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key, and
+    `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels of its
+    actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]
@@ -126,6 +127,7 @@ class LoggedTrajectory:
     left_out: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
     has_text: bool = True
 
 
