@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mappa.look.coach_eval.attribution_figures import ALL
 from mappa.look.counted_verdicts import select_counted
 from mappa.look.importing.trajectories import RUN_NAME, SPAN_IDS
+from mappa.look.judging_record import JUDGE_EVENT
 from mappa.runs import RunReader
 from mappa.store.queries import Event
 from mappa_core import MAX_SCORE, NOBODY, InputError, RunError, Trajectory, Verdict
@@ -130,7 +131,10 @@ class _JudgementMaker:
     def __init__(self, run: str, events: Sequence[Event], certificates: Mapping[str, Mapping[str, Any]]) -> None:
         self._run, self._certificates = run, certificates
         self._began = events[0].time if events else 0.0
-        self._judgings = {str(event.body.get("name")): event for event in events if event.kind == "judge"}
+        self._judgings: dict[str, list[Event]] = {}
+        for event in events:
+            if event.kind == JUDGE_EVENT:
+                self._judgings.setdefault(str(event.body.get("name")), []).append(event)
 
     def judge(self, play: Trajectory, verdicts: Sequence[Verdict], labels: Sequence[Label]) -> Iterator[Judgement]:
         """What is said of a play: of its spans, then of its trace as a whole."""
@@ -184,16 +188,17 @@ class _JudgementMaker:
         """Who gave a verdict, and when."""
         asked_model = verdict.model is not None or verdict.usage is not None or bool(verdict.members)
         # The id of a verdict that `mappa judge` added ends in the name of that judging.
-        judging = next((event for name, event in self._judgings.items() if verdict.id.endswith(name)), None)
+        rounds = next((events for name, events in self._judgings.items() if verdict.id.endswith(name)), [])
         judge = Judge(
             name=verdict.coach,
             kind="LLM" if asked_model else "CODE",
-            package=None if judging is None else judging.body.get("package"),
-            version=None if judging is None else judging.body.get("version"),
+            package=_join(event.body.get("package") for event in rounds),
+            version=_join(event.body.get("version") for event in rounds),
             model=verdict.model,
             certificate=self._certificates.get(verdict.coach),
         )
-        return judge, self._began if judging is None else judging.time
+        # A coach that judges what is new has many rounds; the first says the same time each time.
+        return judge, rounds[0].time if rounds else self._began
 
     def _read_label(self, trace: str, span: str | None, label: Label) -> Judgement:
         return Judgement(
@@ -206,6 +211,11 @@ class _JudgementMaker:
             time=self._began,
             details={"category": label.category, "run": self._run, "step": label.step},
         )
+
+
+def _join(said: Iterable[Any]) -> str | None:
+    """What all of them say; where the coach was another version later, both."""
+    return ", ".join(dict.fromkeys(str(one) for one in said if one is not None)) or None
 
 
 def _read_certificates(path: Path) -> dict[str, Mapping[str, Any]]:
