@@ -49,7 +49,7 @@ OTHERS: Mapping[str, str] = {
     "mappa/look/cli/export.py": "the folder of a model that was exported just now",
     "mappa/look/dataset": "a new folder that becomes an export",
     "mappa/look/demo": "a run that is shipped with the package, from memory",
-    "mappa/look/importing/documents.py": "an archive in memory",
+    "mappa/look/importing/eval_archives.py": "an archive in memory",
     "mappa/look/manual.py": "pages of the package",
     "mappa/look/sweep.py": "a config in a new temporary folder",
     "mappa/store/marks.py": "the key in the user's own folder, and marks of a known length, as regular files",

@@ -9,13 +9,13 @@ import json
 import os
 import re
 import stat
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mappa.look.importing.eval_archives import read_eval_archive
 from mappa.look.importing.message_forms import is_item
 from mappa_core import InputError
 from mappa_core.data import read_rows
@@ -114,7 +114,7 @@ def _plain_suffix(path: Path) -> str:
 def read_file_documents(path: Path) -> Iterator[Document]:
     """Read the objects of one file, without joining messages. Raises as `read_documents`."""
     if path.suffix.lower() == _ARCHIVE:
-        yield Document(row=_read_eval_archive(path), place=str(path), file=path)
+        yield Document(row=read_eval_archive(path, max_bytes=MAX_BYTES), place=str(path), file=path)
         return
     if path.suffix.lower() in _TABLES:
         rows = read_rows(path)
@@ -179,23 +179,6 @@ def decompress(content: bytes) -> bytes:
     if len(data) > MAX_BYTES:
         raise OSError(f"it unpacks to more than {MAX_BYTES:,} bytes")
     return data
-
-
-def _read_eval_archive(path: Path) -> dict[str, Any]:
-    """The header of an eval log and its samples, as in the log's JSON form."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(read_named_file(path, max_bytes=MAX_BYTES))) as archive:
-            # What is unpacked is cut at the size that the archive states.
-            if sum(entry.file_size for entry in archive.infolist()) > MAX_BYTES:
-                raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes")
-            header = _parse(archive.read("header.json").decode())
-            names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
-            return {**header, "samples": [_parse(archive.read(name).decode()) for name in names]}
-    except (OSError, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path}: no eval log of inspect_ai that can be read here: {error}; `inspect log convert --to json` makes "
-            "one that can"
-        ) from None
 
 
 def decode_embedded(value: Any) -> Any:
