@@ -56,9 +56,21 @@ class LogFormat:
     trace_ids: Callable[[Document], Collection[str]] | None = None
 
 
+def _is_langchain_dump(row: Mapping[str, Any]) -> bool:
+    messages = row.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else row
+    return isinstance(first, Mapping) and "lc" in first
+
+
 def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
     logs = []
     for document in documents:
+        if _is_langchain_dump(document.row):
+            raise InputError(
+                f"{document.place}: LangChain's dumps wrote this, which is for LangChain alone. Write the messages as "
+                'json.dumps({"messages": messages_to_dict(state["messages"])}), with messages_to_dict of '
+                "langchain_core.messages"
+            )
         try:
             logs.append(replace(read_conversation(document.row, mapping), place=document.place))
         except LogFormatError as problem:
