@@ -118,9 +118,13 @@ def _read_stamps(folder: Path) -> dict[str, str]:
 
 
 def _folder_name(address: TracerAddress) -> str:
-    """The folder of an address: what is chosen otherwise lies elsewhere."""
-    place = (address.server or "").partition("://")[2].replace(":", "-")
-    plain = "-".join(part for part in (address.service, place, address.project) if part)
+    """The folder of an address, which names its run, too: what is chosen otherwise lies elsewhere."""
+    place = (address.server or "").partition("://")[2]
     query = address.text.partition("?")[2]
-    mark = f"-{sha256(query.encode()).hexdigest()[:_HASH_DIGITS]}" if query else ""
-    return unique_file_name(plain + mark, ())
+    parts = (
+        address.service,
+        address.project,
+        place,
+        sha256(query.encode()).hexdigest()[:_HASH_DIGITS] if query else "",
+    )
+    return unique_file_name(re.sub(r"[^\w-]+", "-", "-".join(part for part in parts if part)), ())

@@ -24,9 +24,7 @@ def texts(path: Path) -> set[str]:
 
 
 def constants(*holders: object) -> set[str]:
-    return {
-        value for one in holders for name, value in vars(one).items() if name.isupper() and isinstance(value, str)
-    }
+    return {value for one in holders for name, value in vars(one).items() if name.isupper() and isinstance(value, str)}
 
 
 def test_names_of_the_genai_conventions():

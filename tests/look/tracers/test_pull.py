@@ -23,7 +23,7 @@ def plays_of(folder):
 def test_traces_of_phoenix_become_a_run_that_knows_their_spans(phoenix, invoke, tmp_path):
     result = invoke("import", f"phoenix://{phoenix.place}/tickets", "--name", "tickets")
     assert result.exit_code == 0, result.output
-    assert "pulled   3 traces: runs/pulled/phoenix-127.0.0.1-" in result.stderr
+    assert "pulled   3 traces: runs/pulled/phoenix-tickets-127-0-0-1-" in result.stderr
     plays = plays_of(tmp_path / "runs/tickets")
     assert {play.task.meta["run"] for play in plays} == {"a" * 32, "b" * 32, "c" * 32}
     steps = plays[0].steps
