@@ -62,9 +62,7 @@ def to_otlp(spans):
         values = {**span["attributes"], "openinference.span.kind": span["span_kind"]}
         node = values.get("metadata.langgraph_node")
         values["metadata"] = json.dumps({} if node is None else {"langgraph_node": node})
-        texts = [
-            {"key": key, "value": {"stringValue": value}} for key, value in values.items() if isinstance(value, str)
-        ]
+        texts = {key: value for key, value in values.items() if isinstance(value, str)}
         start, end = (datetime.fromisoformat(span[key]).timestamp() for key in ("start_time", "end_time"))
         return {
             "traceId": span["context"]["trace_id"],
