@@ -102,9 +102,9 @@ def phoenix(tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
-def is_there(place: str) -> bool:
+def is_there(place: str, path: str = "projects") -> bool:
     try:
-        return httpx.get(f"http://{place}/v1/projects").status_code == 200
+        return httpx.get(f"http://{place}/v1/{path}").status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -122,6 +122,18 @@ def get(place: str, path: str, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
+def do_page(place: str, folder: Path, surrounding: dict[str, str], *, traces: int) -> list[str]:
+    """Type the lines of the page; what each printed."""
+    told = []
+    for line in commands_of_page(place):
+        done = subprocess.run(line, shell=True, cwd=folder, env=surrounding, capture_output=True, text=True)
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        told.append(done.stdout)
+        while not is_there(place, "projects/tickets/traces") or len(get(place, "projects/tickets/traces")) < traces:
+            time.sleep(0.2)  # Phoenix shows what came a moment later.
+    return told
+
+
 @pytest.mark.timeout(600)
 def test_the_page_on_tracers_from_end_to_end(phoenix: str, provider: str, tmp_path: Path) -> None:
     (team,) = re.findall(r"```python title=\"team.py\"\n(.*?)```", PAGE, re.DOTALL)
@@ -133,11 +145,7 @@ def test_the_page_on_tracers_from_end_to_end(phoenix: str, provider: str, tmp_pa
         "OPENAI_API_KEY": "none",
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }
-    told = []
-    for line in commands_of_page(phoenix):
-        done = subprocess.run(line, shell=True, cwd=tmp_path, env=surrounding, capture_output=True, text=True)
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
-        told.append(done.stdout)
+    told = do_page(phoenix, tmp_path, surrounding, traces=1)
     assert "“7 * 48 = 326”, it says; the left side is 336." in told[1]
     (trace,) = get(phoenix, "projects/tickets/traces")
     spans = get(phoenix, "projects/tickets/spans", trace_id=trace["trace_id"], limit=100)
@@ -153,8 +161,5 @@ def test_the_page_on_tracers_from_end_to_end(phoenix: str, provider: str, tmp_pa
     (whole,) = get(phoenix, "projects/tickets/trace_annotations", trace_ids=[trace["trace_id"]])
     assert whole["result"]["label"] == "writer"
     # What came since is pulled and judged, and nothing is written twice.
-    lines = list(commands_of_page(phoenix))
-    for line in lines:
-        subprocess.run(line, shell=True, cwd=tmp_path, env=surrounding, check=True, capture_output=True)
-    assert len(get(phoenix, "projects/tickets/traces")) == 2
+    do_page(phoenix, tmp_path, surrounding, traces=2)
     assert len(get(phoenix, "projects/tickets/span_annotations", span_ids=list(names))) == len(found)
