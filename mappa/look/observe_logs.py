@@ -42,14 +42,16 @@ class AgentBlame:
 class PlaySums:
     """All plays of an imported run, by the verdicts that count. `known` of them have an outcome, whose mean is
     `success` (0-1; None if none is known); `unsuccessful` are below 1 or ended early. Blame is counted over the
-    `looked_at` plays: these, or all where no outcome is known. In `cannot_tell` no verdict blames anybody, and
-    `blamed_others` counts those in which one blames the user, the environment or the task."""
+    `looked_at` plays: these, or all where no outcome is known; the coach has judged `judged` of them. In `cannot_tell`
+    of those no verdict blames anybody, and `blamed_others` counts those in which one blames the user, the environment
+    or the task."""
 
     plays: int
     known: int
     success: float | None
     unsuccessful: int
     looked_at: int
+    judged: int
     cannot_tell: int
     blamed_others: Mapping[str, int]
     agents: tuple[AgentBlame, ...]
@@ -153,13 +155,18 @@ def sum_up(folder: Path) -> PlaySums:
                 LOW_SCORE,
             )
         }
-        blaming = (
+        judging = (
             "FROM counted JOIN steps ON steps.id = counted.step "
-            "JOIN trajectories ON trajectories.id = steps.trajectory "
-            f"WHERE blame IS NOT NULL AND blame != '{NOBODY}' AND finished AND {looked_at}"
+            f"JOIN trajectories ON trajectories.id = steps.trajectory WHERE finished AND {looked_at}"
         )
-        blame = dict(reader.query(f"{_COUNTED} SELECT blame, count(DISTINCT trajectory) {blaming} GROUP BY blame"))
-        ((told,),) = reader.query(f"{_COUNTED} SELECT count(DISTINCT trajectory) {blaming}")
+        blames = f"blame IS NOT NULL AND blame != '{NOBODY}'"
+        blame = dict(
+            reader.query(f"{_COUNTED} SELECT blame, count(DISTINCT trajectory) {judging} AND {blames} GROUP BY blame")
+        )
+        ((judged, told),) = reader.query(
+            f"{_COUNTED} SELECT count(DISTINCT trajectory), "
+            f"count(DISTINCT CASE WHEN {blames} THEN trajectory END) {judging}"
+        )
     looked = unsuccessful if known or unsuccessful else plays
     return PlaySums(
         plays=plays,
@@ -167,7 +174,8 @@ def sum_up(folder: Path) -> PlaySums:
         success=success,
         unsuccessful=unsuccessful,
         looked_at=looked,
-        cannot_tell=looked - told,
+        judged=judged,
+        cannot_tell=judged - told,
         blamed_others={name: blame[name] for name in (USER, ENVIRONMENT, TASK) if name in blame},
         agents=tuple(
             AgentBlame(agent=agent, actions=actions, scored=scored, score=score, low=low, blamed=blame.get(agent, 0))

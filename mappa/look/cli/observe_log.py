@@ -191,7 +191,10 @@ def _sums_line(observation: LogObservation) -> str:
         said = f"{plays} of which no outcome is known"
     blamed = ", ".join(f"{clean_name(one.agent)} {one.blamed:,}" for one in sums.agents if one.blamed)
     others = "".join(f", the {name} {count:,}" for name, count in sums.blamed_others.items())
-    return f"{said}; to blame: {blamed or 'nobody'}{others}; cannot tell in {sums.cannot_tell:,} of {sums.looked_at:,}"
+    left = f"; {sums.looked_at - sums.judged:,} are not judged yet" if sums.judged < sums.looked_at else ""
+    return (
+        f"{said}; to blame: {blamed or 'nobody'}{others}; cannot tell in {sums.cannot_tell:,} of {sums.judged:,}{left}"
+    )
 
 
 def _sums_table(sums: PlaySums) -> Table:

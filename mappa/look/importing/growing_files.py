@@ -33,6 +33,7 @@ from mappa_core.files import open_file
 
 _PROBE_BYTES = 4096
 """Bytes at the begin of a file, and before the place it was read to, by which its content is known again."""
+_UNFINISHED = "it is still being written, it seems, and is read when it is whole"
 Content = BufferedReader | BytesIO
 
 
@@ -175,7 +176,7 @@ def _read_part(
     status = os.fstat(file.fileno())
     ranges: list[tuple[int, int]]
     if content is None:
-        return _unfinished_file(path)
+        return _unfinished_file(path, f"{path} cannot be read: its end is missing")
     if not is_text(path):
         documents, ranges, end, lines, unfinished = list(read_file_documents(path)), [], status.st_size, 0, None
         is_whole, by_lines = True, False
@@ -190,10 +191,14 @@ def _read_part(
         # The last line may end within a character, as long as it is being written.
         if has_lines(path, data.decode("utf-8-sig", errors="replace")):
             documents, ranges, end, lines, unfinished = _read_lines(path, content, 0, 0)
-        elif is_cut_off(text := decode(path, data)):
-            return _unfinished_file(path)
         else:
-            documents, ranges, end, lines, unfinished = list(read_whole(path, text)), [], len(data), 0, None
+            text = decode(path, data)
+            try:
+                documents, ranges, end, lines, unfinished = list(read_whole(path, text)), [], len(data), 0, None
+            except InputError as error:
+                if text.strip() and not is_cut_off(text):
+                    raise
+                return _unfinished_file(path, str(error))
         joined = join_messages(documents)
         is_whole, by_lines = True, bool(ranges) and joined is documents and not is_compressed(path)
         documents, ranges = joined, ranges if by_lines else []
@@ -216,9 +221,10 @@ def _read_part(
     )
 
 
-def _unfinished_file(path: Path) -> FileReading:
-    said = f"{path}: it is not whole yet, and is read when it is"
-    return FileReading(path=path, documents=(), ranges=(), state=None, is_whole=True, unfinished=said)
+def _unfinished_file(path: Path, problem: str) -> FileReading:
+    return FileReading(
+        path=path, documents=(), ranges=(), state=None, is_whole=True, unfinished=f"{problem}: {_UNFINISHED}"
+    )
 
 
 def _read_lines(
@@ -234,17 +240,11 @@ def _read_lines(
     documents, ranges, unfinished, read = [], [], None, 0
     for start, end in pairwise((0, *ends)):
         line, lines = data[start:end], lines + 1
-        is_ended = line.endswith(b"\n")
-        try:
-            text = decode(path, line)
-            if text.strip():
-                documents.append(parse_line(text, f"{path}, line {lines}", path))
-                ranges.append((offset + start, end - start))
-        except InputError:
-            if is_ended:
-                raise
-            # Whoever writes it has not come to its end.
-            unfinished, lines = f"{path}, line {lines}: it is not whole yet, and is read when it is", lines - 1
+        if not line.endswith(b"\n") and is_cut_off(line.decode("utf-8-sig", errors="replace")):
+            unfinished, lines = f"{path}, line {lines}: {_UNFINISHED}", lines - 1
             break
+        if line.strip():
+            documents.append(parse_line(decode(path, line), f"{path}, line {lines}", path))
+            ranges.append((offset + start, end - start))
         read = end
     return documents, ranges, offset + read, lines, unfinished
