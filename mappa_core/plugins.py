@@ -132,12 +132,6 @@ class Registry:
         broken = (f" It may be offered by a plugin that did not load: {plugin}." for plugin in self.broken.values())
         raise PluginError(f"no {KIND_NAMES[kind]} is called {name!r}.{hint}{''.join(broken)}")
 
-    def origin(self, kind: OfferKind, name: str) -> tuple[str, str]:
-        """Distribution and version that bring an offer. Raises PluginError as `offer` does."""
-        offer = self.offer(kind, name)
-        plugin = next(plugin for plugin in self.plugins.values() if plugin.offers[kind].get(name) is offer)
-        return plugin.package, plugin.version
-
     def build(self, kind: OfferKind, name: str, options: object | None = None) -> Any:
         """Build the offer `name` from an instance of its options dataclass; None uses the defaults."""
         offer = self.offer(kind, name)
@@ -150,9 +144,8 @@ class Registry:
         except Terminated:
             raise
         except SystemExit as error:
-            raise PluginError(
-                f"the {KIND_NAMES[kind]} {name!r} ({self.origin(kind, name)[0]}) called exit: {error!r}"
-            ) from error
+            package = next(plugin.package for plugin in self.plugins.values() if offer is plugin.offers[kind].get(name))
+            raise PluginError(f"the {KIND_NAMES[kind]} {name!r} ({package}) called exit: {error!r}") from error
 
     def plugin(self, name: str) -> Plugin:
         """Plugin `name`. Raises PluginError if it is unknown or broken."""

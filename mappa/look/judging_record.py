@@ -12,7 +12,13 @@ JUDGE_EVENT = "judge"
 
 def record_judging(store: Store, registry: Registry, composed: ComposedConfig, *, name: str, split: Split) -> None:
     """Record that the coach of `composed` judges; the ids of its verdicts end in `name`."""
-    package, version = registry.origin("coaches", composed.config.coach.use)
+    used = composed.config.coach.use
+    plugin = next(plugin for plugin in registry.plugins.values() if used in plugin.offers["coaches"])
     store.record_event(
-        JUDGE_EVENT, name=name, split=split, coach=composed.document["coach"], package=package, version=version
+        JUDGE_EVENT,
+        name=name,
+        split=split,
+        coach=composed.document["coach"],
+        package=plugin.package,
+        version=plugin.version,
     )

@@ -42,11 +42,6 @@ class TracerAddress:
     """The address as it was written."""
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is an address rather than the path of a file."""
-    return _MARK in text
-
-
 def parse_address(text: str) -> TracerAddress:
     """Parse an address.
 

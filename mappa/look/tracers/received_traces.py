@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class ReceivedTraces:
             for path in sorted(folder.glob(f"*{_OPEN}")):
                 self._open[path.stem] = _OpenTrace(size=path.stat().st_size, last=clock())
 
-    def add(self, request: Mapping[str, Any]) -> dict[str, int]:
+    def add(self, request: Mapping[str, Any]) -> Mapping[str, int]:
         """Add the spans of an OTLP request in its JSON form. What is refused is counted, by reason.
 
         Raises:
@@ -59,11 +60,11 @@ class ReceivedTraces:
             RunError: the storage failed.
         """
         read_spans(request, "")
-        refused: dict[str, int] = {}
+        refused: Counter[str] = Counter()
         with self._lock:
             for trace, part in _split_by_trace(request).items():
                 if (reason := self._add_part(trace, part)) is not None:
-                    refused[reason] = refused.get(reason, 0) + part.spans
+                    refused[reason] += part.spans
         return refused
 
     def _add_part(self, trace: str, part: _TracePart) -> str | None:

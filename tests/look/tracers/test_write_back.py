@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from mappa.cli.main import cli
+from mappa.look.labelling import store_label
 from mappa.look.tracers.judgements import read_judgements
 from mappa.runs import RunReader
-from mappa.store.folder import RunFolder
 from mappa_core import InputError, RunError
 from mappa_core.records import Label
 
@@ -32,10 +32,10 @@ def judged_once(tmp_path_factory, phoenix_class):
     with RunReader(folder) as reader:
         (row,) = reader.trajectories
         last = reader.trajectory(row.id).steps[-1].id
-    with RunFolder.open(folder) as run:
-        run.store.record_label(
-            Label(kind="guilt", trajectory=row.id, step=last, agent="writer", reason="wrong product", labeller="ann")
-        )
+    store_label(
+        folder,
+        Label(kind="guilt", trajectory=row.id, step=last, agent="writer", reason="wrong product", labeller="ann"),
+    )
     return folder
 
 
