@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inspect_ai import Task, eval
+import inspect_ai
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import match
@@ -28,8 +28,8 @@ def answer(text: str) -> ModelOutput:
 def test_a_log_that_the_library_wrote_becomes_a_run(tmp_path: Path) -> None:
     samples = [Sample(id="paris", input=LONG, target="Paris"), Sample(id="lima", input="Peru?", target="Lima")]
     model = get_model("mockllm/model", custom_outputs=[answer("Paris"), answer("Quito")])
-    task = Task(dataset=samples, solver=generate(), scorer=match("any"))
-    (log,) = eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_connections=1)
+    task = inspect_ai.Task(dataset=samples, solver=generate(), scorer=match("any"))
+    (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_connections=1)
     assert log.status == "success" and log.location.endswith(".eval")
     made = import_logs(load_plugins(only=("look",)), [tmp_path / "logs"], LogMapping(), root=tmp_path, name="run")
     with RunReader(made.folder) as reader:

@@ -21,8 +21,8 @@ class Receiver(Protocol):
 
 
 def open_receiver(place: str) -> Receiver:
-    """Open what `phoenix`, `langfuse`, `otel` or an address names. The run itself never names it: a stranger who made it
-    would choose where keys are sent.
+    """Open what `phoenix`, `langfuse`, `otel` or an address names. The run itself never names it: a stranger who
+    made it would choose where keys are sent.
 
     Raises:
         InputError: the address is not understood, a library is missing, or the environment lacks keys.
