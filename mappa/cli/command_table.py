@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
         "improve": ListedCommand("Search for better prompts of a team, without changing weights.", ELSEWHERE),
         "advise": ListedCommand("Find out which fix of a team is worth making.", ELSEWHERE),
         "gateway": ListedCommand("Play tasks with an agent of your own, and show its requests.", ELSEWHERE),
-        "export": ListedCommand("Write a run's agents as models, or their actions as data.", LOOK),
+        "export": ListedCommand("Write a run's agents as models, actions as data, or verdicts to a tracer.", LOOK),
     },
     "extend": {
         "new": ListedCommand("Write a package with a new workflow, coach, tool or other offer.", HERE),

@@ -57,7 +57,7 @@ def command(
     certificate: Path | None,
     arguments: DatasetArguments,
 ) -> None:
-    """Write a run's agents as models, their actions as data, or its verdicts to a tracer.
+    """Write a run's agents as models, actions as data, or verdicts to a tracer.
 
     hf: folders of models. RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy
     becomes an adapter's folder unless --merged; prompt.md in it is what the agent acted by. sft, dpo, kto: data for
