@@ -23,6 +23,8 @@ from mappa.look.tracers.tracer import (
     server_errors,
 )
 
+LOCAL = "http://localhost:6006"
+_SERVERS = ("PHOENIX_ENDPOINT", "PHOENIX_COLLECTOR_ENDPOINT")
 _TAGS, _METADATA = "tag.tags", "metadata"
 _SDK_KEYS = ("name", "context", "parent_id", "start_time", "end_time", "status_code", "status_message", "events")
 _BATCH = 200
@@ -32,12 +34,12 @@ _IDENTIFIER = "mappa"
 
 
 class PhoenixTracer(Tracer):
-    """A project of a Phoenix server. `server` None: the one that the environment names, as Phoenix's client reads it.
+    """A project of a Phoenix server. `server` None: the one that the environment names, else that of this machine.
     Verdicts need no project: ids of spans are those of the server."""
 
     def __init__(self, server: str | None, project: str | None) -> None:
         client = import_client("phoenix.client", "phoenix")
-        place = server or str(import_client("phoenix.client.utils.config", "phoenix").get_base_url())
+        place = server or _find_server()
         key = os.environ.get("PHOENIX_API_KEY")
         self.name = f"Phoenix at {place}"
         self._project = project
@@ -84,6 +86,13 @@ class PhoenixTracer(Tracer):
         for some in _batches(annotations):
             with server_errors(self.name, "phoenix"):
                 send(some)
+
+
+def _find_server() -> str:
+    """The server of the environment. The client would also look for a file in the folders around, which may be of a
+    repository of somebody else: a key must not go where that says."""
+    named = next((place for name in _SERVERS if (place := os.environ.get(name))), LOCAL)
+    return named.rstrip("/").removesuffix("/v1/traces")
 
 
 def _batches(annotations: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:

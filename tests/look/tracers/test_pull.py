@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mappa.look.tracers import tracer
+from mappa.look.tracers.phoenix import PhoenixTracer
 from mappa.look.tracers.pull import pull_traces
 from mappa.runs import RunReader
 from mappa_core import InputError
@@ -102,6 +103,15 @@ def test_a_key_of_the_environment_is_sent_and_not_kept(phoenix, tmp_path, monkey
     pull = pull_traces(f"phoenix://{phoenix.place}/tickets", tmp_path)
     assert phoenix.headers["authorization"] == "Bearer phoenix-secret-0123456789"
     assert all("phoenix-secret" not in path.read_text() for path in pull.folder.iterdir())
+
+
+def test_the_server_of_the_environment_is_used_and_none_that_a_file_around_names(phoenix, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env.phoenix").write_text("PHOENIX_ENDPOINT=http://127.0.0.1:9\n")
+    monkeypatch.setenv("PHOENIX_COLLECTOR_ENDPOINT", f"http://{phoenix.place}/v1/traces")
+    assert pull_traces("phoenix:///tickets", tmp_path).read == 3
+    monkeypatch.delenv("PHOENIX_COLLECTOR_ENDPOINT")
+    assert PhoenixTracer(None, "tickets").name == "Phoenix at http://localhost:6006"
 
 
 @pytest.mark.parametrize(
