@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,28 +141,29 @@ _UNSUCCESSFUL = "(error IS NOT NULL OR json_extract(outcome, '$.correct') < 1)"
 def sum_up(folder: Path) -> PlaySums:
     """Sum up all plays of an imported run in its database: none is read as a whole. Raises RunError."""
     with RunReader(folder) as reader:
-        team = reader.team
+        places = {agent: place for place, agent in enumerate(reader.team.agents)}
         ((plays, known, success, unsuccessful),) = reader.query(
             f"SELECT count(*), count(json_extract(outcome, '$.{IMPORT_METRIC}')), "
             f"avg(json_extract(outcome, '$.{IMPORT_METRIC}')), count(*) FILTER (WHERE {_UNSUCCESSFUL}) "
             "FROM trajectories WHERE finished"
         )
         looked_at = _UNSUCCESSFUL if known or unsuccessful else "1"
-        by_agent = {
-            agent: (actions, scored, score, low)
-            for agent, actions, scored, score, low in reader.query(
-                f"{_COUNTED} SELECT agent, count(*), count(score), avg(score), count(*) FILTER (WHERE score < ?) "
-                "FROM steps LEFT JOIN counted ON counted.step = steps.id GROUP BY agent",
-                LOW_SCORE,
-            )
-        }
+        rows = reader.query(
+            f"{_COUNTED} SELECT agent, count(*), count(score), avg(score), count(*) FILTER (WHERE score < ?) "
+            "FROM steps LEFT JOIN counted ON counted.step = steps.id GROUP BY agent",
+            LOW_SCORE,
+        )
         judging = (
             "FROM counted JOIN steps ON steps.id = counted.step "
             f"JOIN trajectories ON trajectories.id = steps.trajectory WHERE finished AND {looked_at}"
         )
         blames = f"blame IS NOT NULL AND blame != '{NOBODY}'"
-        blame = dict(
-            reader.query(f"{_COUNTED} SELECT blame, count(DISTINCT trajectory) {judging} AND {blames} GROUP BY blame")
+        blame = Counter(
+            dict(
+                reader.query(
+                    f"{_COUNTED} SELECT blame, count(DISTINCT trajectory) {judging} AND {blames} GROUP BY blame"
+                )
+            )
         )
         ((judged, told),) = reader.query(
             f"{_COUNTED} SELECT count(DISTINCT trajectory), "
@@ -178,8 +180,7 @@ def sum_up(folder: Path) -> PlaySums:
         cannot_tell=judged - told,
         blamed_others={name: blame[name] for name in (USER, ENVIRONMENT, TASK) if name in blame},
         agents=tuple(
-            AgentBlame(agent=agent, actions=actions, scored=scored, score=score, low=low, blamed=blame.get(agent, 0))
-            for agent in team.agents
-            for actions, scored, score, low in (by_agent.get(agent, (0, 0, None, 0)),)
+            AgentBlame(agent=agent, actions=actions, scored=scored, score=score, low=low, blamed=blame[agent])
+            for agent, actions, scored, score, low in sorted(rows, key=lambda row: places.get(row[0], len(places)))
         ),
     )

@@ -165,7 +165,7 @@ class Store:
     def _paid_for(self, trajectory_id: str) -> list[Usage]:
         """The usages of the verdicts on a trajectory that were paid for: that was money, whatever becomes of them."""
         verdicts = load_verdicts(self._database, trajectory_id)
-        return [one.usage for one in verdicts if one.usage is not None and not one.replayed]
+        return [verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed]
 
     def next_sample(self, prefix: str) -> int:
         """The number after the samples of those trajectories whose ids begin with `prefix`, which ends in a slash."""
