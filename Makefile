@@ -28,7 +28,8 @@ help:
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
-	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI, the OpenAI Agents SDK and llm"
+	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI, the OpenAI Agents SDK"
+	@echo "                                           and llm, read the logs of frameworks, and try Phoenix"
 	@echo "make test-evidence                         install, then make figures of studies in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
@@ -70,7 +71,7 @@ endef
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable . --editable 'mappa[data,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --editable . --editable 'mappa[data,langfuse,otlp,phoenix,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
@@ -132,6 +133,7 @@ test-trackers: .venv-trackers/.installed
 
 # Frameworks of agents resolve without our pins, and not all of them beside each other.
 APART := tests_frameworks/test_crewai.py tests_frameworks/test_openai_v2.py
+TRACERS := tests_frameworks/test_inspect.py tests_frameworks/test_phoenix.py
 
 .venv-%/.installed: requirements/%.txt pyproject.toml mappa/pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-$*
@@ -140,9 +142,10 @@ APART := tests_frameworks/test_crewai.py tests_frameworks/test_openai_v2.py
 		$(foreach part,engine sandbox calibration gateway mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
-test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed | bubblewrap
-	.venv-frameworks/bin/pytest $(filter-out $(APART),$(wildcard tests_frameworks/test_*.py))
+test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed .venv-tracers/.installed | bubblewrap
+	.venv-frameworks/bin/pytest $(filter-out $(APART) $(TRACERS),$(wildcard tests_frameworks/test_*.py))
 	.venv-crewai/bin/pytest $(APART)
+	.venv-tracers/bin/pytest $(TRACERS)
 
 # Trainings that took more than a hundred seconds are left to `make soak`.
 test-evidence: .venv/.test
@@ -195,4 +198,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed .venv-trl/.in
 	.venv/bin/python bench/speed.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-frameworks .venv-crewai .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-tracers .venv-frameworks .venv-crewai .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

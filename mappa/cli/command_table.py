@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
         "view": ListedCommand("Show runs in the browser, live while they train.", LOOK),
         "report": ListedCommand("Write report.html of runs again, and print what was learned.", LOOK),
         "compare": ListedCommand("Compare settings by held-out results, paired and over seeds.", LOOK),
-        "export": ListedCommand("Write a run's agents as models, or their actions as data.", LOOK),
+        "export": ListedCommand("Write a run's agents as models, actions as data, or verdicts to a tracer.", LOOK),
         "demo": ListedCommand("Show a play that failed, and who is to blame; it comes with Mappa.", LOOK),
         "docs": ListedCommand("Read the documentation: a page by its name, or pages on a TOPIC.", LOOK),
     },

@@ -29,6 +29,7 @@ from mappa.look.advantage_comparison import (
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
 from mappa.look.importing.offers import ImportedWorkflow
+from mappa.look.judging_record import record_judging
 from mappa.rollout.named_coach import NamedCoach
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.session.credit import build_estimator, build_experience_builder
@@ -137,7 +138,7 @@ async def judge_run(
             on_start(sum(row.steps for row in rows))
         limits = JudgingLimits(concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger)
         judging = _RunJudge(judge, scenes, credit, folder, limits, on_verdict)
-        folder.store.record_event("judge", name=judging.name, split=split, coach=composed.document["coach"])
+        record_judging(folder.store, registry, composed, name=judging.name, split=split)
         passes = (
             judging.judge_iteration(number, [replace(reader.trajectory(row.id), task=tasks[row.id]) for row in part])
             for number, part in groupby(rows, key=lambda row: row.iteration)

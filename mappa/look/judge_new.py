@@ -20,6 +20,7 @@ from mappa.config.compose import ComposedConfig
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions
 from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
 from mappa.look.importing.trajectories import IMPORT_SPLIT
+from mappa.look.judging_record import record_judging
 from mappa.rollout.named_coach import NamedCoach
 from mappa.runs import RunReader
 from mappa.session.stored_runs import StoredScenes, open_coach, open_stored_scenes
@@ -106,7 +107,7 @@ async def judge_new_plays(
                     on_providers(coach.coach.providers)
                 if on_start is not None:
                     on_start(len(due))
-                folder.store.record_event("judge", name=name, split=IMPORT_SPLIT, coach=composed.document["coach"])
+                record_judging(folder.store, registry, composed, name=name, split=IMPORT_SPLIT)
                 limits = JudgingLimits(
                     concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger
                 )

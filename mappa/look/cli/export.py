@@ -1,4 +1,5 @@
-"""`mappa export`: write agents of a run as model folders, or their actions as data sets, for other libraries."""
+"""`mappa export`: write agents of a run as model folders or their actions as data sets, for other libraries, and
+verdicts back to the tracer that the run was made of."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mappa_core import Engine
 
 PROMPT_NAME = "prompt.md"
+FORMS = ("hf", "sft", "dpo", "kto")
+TRACERS = ("phoenix", "langfuse", "otel")
 
 
 @click.command("export")
@@ -24,14 +27,12 @@ PROMPT_NAME = "prompt.md"
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["hf", "sft", "dpo", "kto"]),
+    metavar="|".join((*FORMS, *TRACERS, "URL")),
     default="hf",
     show_default=True,
-    help="Hugging Face model folders, or data in Parquet.",
+    help="Hugging Face model folders, data in Parquet, or the tracer that the run was made of.",
 )
-@click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder that is written."
-)
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="hf, sft, dpo, kto: what is written.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only this agent; may be repeated.")
 @click.option("--merged", is_flag=True, help="hf: adapters together with the model that they belong to.")
 @click.option(
@@ -39,16 +40,46 @@ PROMPT_NAME = "prompt.md"
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="hf: of the weights of whole models; that of the start model by default.",
 )
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="phoenix, langfuse, otel: what `mappa coach eval --json` says of the coach.",
+)
 @dataset_options
 def command(
-    run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, arguments: DatasetArguments
+    run: str,
+    form: str,
+    out: Path | None,
+    agents: Sequence[str],
+    merged: bool,
+    dtype: str | None,
+    certificate: Path | None,
+    arguments: DatasetArguments,
 ) -> None:
-    """Write a run's agents as models, or their actions as data.
+    """Write a run's agents as models, actions as data, or verdicts to a tracer.
 
     hf: folders of models. RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy
     becomes an adapter's folder unless --merged; prompt.md in it is what the agent acted by. sft, dpo, kto: data for
     fine-tuning. RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
+
+    phoenix, langfuse, otel: verdicts and labels of an imported run go to the spans that they are about, and whom a
+    coach blames to the trace, with who judged. The server is that of the environment, or of a URL:
+    phoenix://localhost:6006.
     """
+    if form in TRACERS or "://" in form:
+        if given := arguments.given_options or ("--agent" if agents else "") or ("--out" if out else ""):
+            raise ConfigError(f"{given}: verdicts go to a tracer whole: leave it out")
+        if merged or dtype is not None:
+            raise ConfigError("--merged and --dtype are for models, --to hf")
+        _write_verdicts(Path(run), form, certificate)
+        return
+    if form not in FORMS:
+        raise ConfigError(f"--to {form}: choose {', '.join((*FORMS, *TRACERS))}, or the URL of a tracer")
+    if certificate is not None:
+        raise ConfigError(f"--certificate goes with verdicts, --to {', '.join(TRACERS)}")
+    if out is None:
+        raise ConfigError(f"--to {form} writes a folder: name it with --out")
     if form == "hf":
         if given := arguments.given_options:
             raise ConfigError(f"{given}: that is for data sets, --to sft, dpo or kto")
@@ -57,6 +88,25 @@ def command(
         raise ConfigError("--merged and --dtype are for models, --to hf")
     else:
         write_dataset(run, out, form, agents, arguments)
+
+
+def _write_verdicts(run: Path, place: str, certificate: Path | None) -> None:
+    from mappa.cli.console import Console
+    from mappa.cli.formats import format_count
+    from mappa.look.tracers.judgements import read_judgements
+    from mappa.look.tracers.write_back import open_receiver
+
+    found = read_judgements(run, certificate=certificate)
+    receiver = open_receiver(place)
+    receiver.write(found.judgements)
+    said = format_count(len(found.judgements), "annotation")
+    silent = f"; {found.silent:,} verdicts say nothing and were left out" if found.silent else ""
+    Console().print(
+        f"{said} on {format_count(found.traces, 'trace')} of {receiver.name}{silent}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:

@@ -15,6 +15,7 @@ from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry, trust_option
 from mappa.look.cli.import_lines import describe_import
 from mappa.look.cli.label_options import label_options
+from mappa.look.cli.pulled_logs import find_logs
 from mappa_core import ConfigError
 from mappa_core.redaction import clean_line
 
@@ -29,7 +30,7 @@ FORMATS = (
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("files", metavar="FILE|URL...", type=click.Path(), nargs=-1, required=True)
 @click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
 @click.option(
     "--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; may be repeated."
@@ -67,7 +68,7 @@ FORMATS = (
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    files: Sequence[Path],
+    files: Sequence[str],
     file_format: Format | None,
     agents: Sequence[str],
     agent_from: str | None,
@@ -108,6 +109,12 @@ def command(
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa judge runs/x --coach gemini model=…
 
+    A URL is that of a tracer. Its traces are pulled first: those that started in a time, have a tag, or the newest N.
+
+    \b
+      mappa import 'phoenix://localhost:6006/PROJECT?since=7d&tag=prod&limit=500'
+      mappa import 'langfuse://cloud.langfuse.com?since=2026-11-01&until=2026-11-08'
+
     With --labels the keys of labels are keys of that file's lines, and failures[id=cause.id].step goes through a list.
     """
     from mappa.look.importing import LogMapping, import_logs
@@ -138,7 +145,7 @@ def command(
         steps_of=steps_of,
     )
     imported = import_logs(
-        load_registry(), files, mapping, root=root, name=name, file_format=file_format,
+        load_registry(), find_logs(files, root), mapping, root=root, name=name, file_format=file_format,
         label_files=[parse_label_file(word) for word in labels], trust=trust,
     )  # fmt: skip
     if as_json:

@@ -20,6 +20,7 @@ from mappa.cli.formats import format_count, format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.cli.tables import columns_table
 from mappa.look.cli.observe_log import LogObserving, observe_log_files
+from mappa.look.cli.pulled_logs import is_address, open_logs
 from mappa.look.cli.verdict_tables import check_answered
 from mappa.store.folder import is_run_folder, list_run_folders
 from mappa_core import ConfigError, RunError, Split
@@ -41,6 +42,7 @@ MAX_FILE_REASONS = 3
 @partial(recipe_options, words="[RUN|LOG...] [KEY=VALUE]...")
 @click.option("--coach", metavar="OFFER", help="Who judges the plays of a LOG; `evidence` by default, needs no key.")
 @click.option("--follow", is_flag=True, help="Go on for as long as LOG grows, until Ctrl-C.")
+@click.option("--otlp", metavar="PORT", type=click.IntRange(0, 65535), help="Follow what comes over OTLP/HTTP; 0: any.")
 @click.option("--root", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the run of a LOG; else runs.")
 @click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
 @click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
@@ -52,6 +54,7 @@ def command(
     arguments: ConfigArguments,
     coach: str | None,
     follow: bool,
+    otlp: int | None,
     root: Path | None,
     split: Split | None,
     iteration: int | None,
@@ -69,28 +72,39 @@ def command(
     \b
       mappa observe team.jsonl
       mappa observe logs/ --coach openai model=… --follow
+      mappa observe 'phoenix://localhost:6006/PROJECT?since=1d'
+      mappa observe --otlp 4318
+
+    A LOG may be the address of a tracer, as mappa import takes it. With --otlp it is what a team of this machine sends
+    as it plays: OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318.
 
     With RUN, the folder of a run, it looks at what is recorded there and plays nothing. With neither it plays a recipe
     with its coach, and also shows which files that agents hand on were missing or broken. Policies may be behind an API
     (policies.default.kind=api); then it needs no GPU and no torch.
     """
-    named = [word for word in arguments.settings if "=" not in word or Path(word).exists()]
+    named = [word for word in arguments.settings if is_address(word) or "=" not in word or Path(word).exists()]
     arguments = replace(arguments, settings=tuple(word for word in arguments.settings if word not in named))
-    paths = [_find_only_run(Path(word)) for word in named]
-    is_run = len(paths) == 1 and is_run_folder(paths[0])
-    if paths and not is_run:
+    paths = [_find_only_run(Path(word)) for word in named if not is_address(word)]
+    is_run = len(named) == len(paths) == 1 and is_run_folder(paths[0])
+    if otlp is not None and named:
+        raise ConfigError(f"--otlp is a log of its own: leave out {', '.join(named)}")
+    if otlp is not None or (named and not is_run):
         if split is not None or iteration is not None or arguments.plugin or arguments.recipe or arguments.config_files:
             raise ConfigError("a LOG has no recipe: leave out --plugin, --recipe, --config, --split and --iteration")
-        observing = LogObserving(
-            paths=paths,
-            coach=coach,
-            settings=arguments.settings,
-            root=Path("runs") if root is None else root,
-            name=arguments.name,
-            examples=examples,
-            trust=trust,
-        )
-        observe_log_files(observing, follow=follow, quiet=quiet, as_json=as_json)
+        place = Path("runs") if root is None else root
+        words = [word if is_address(word) else str(_find_only_run(Path(word))) for word in named]
+        with open_logs(words, place, otlp=otlp) as logs:
+            observing = LogObserving(
+                paths=logs.paths,
+                refresh=logs.refresh,
+                coach=coach,
+                settings=arguments.settings,
+                root=place,
+                name=arguments.name,
+                examples=examples,
+                trust=trust,
+            )
+            observe_log_files(observing, follow=follow or otlp is not None, quiet=quiet, as_json=as_json)
         return
     if coach is not None or follow or root is not None:
         other = "a RUN is judged by mappa judge" if is_run else "a recipe has a coach of its own, and run.root"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +35,11 @@ POLL_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogObserving:
-    """Which logs are observed, by which coach, and where their run lies. `settings` are options of the coach."""
+    """Which logs are observed, by which coach, and where their run lies. `settings` are options of the coach. `refresh`
+    writes what is new into the logs, before each look at them."""
 
     paths: Sequence[Path]
+    refresh: Callable[[], object]
     coach: str | None
     settings: Sequence[str]
     root: Path
@@ -110,6 +112,7 @@ def _observations(registry: Registry, observing: LogObserving) -> Iterator[LogOb
 
     seen, is_due = None, True
     while True:
+        observing.refresh()
         files = [(path, path.stat()) for path in find_files(observing.paths, may_lack=True) if path.exists()]
         now = [(path, status.st_size, status.st_mtime_ns, status.st_ino) for path, status in files]
         if files and (is_due or now != seen):

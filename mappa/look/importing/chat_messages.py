@@ -1,10 +1,9 @@
-"""Reads logs of messages as in OpenAI's chat API, one conversation per line.
+"""Reads logs of messages as chat APIs have them, one conversation per line.
 
     {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "name": "solver", "content": "4"}]}
 
-A message of an assistant is an action, and so is every message with the name of an agent, whatever its role. Beside the
-API's keys a message may have `reasoning` or `reasoning_content`, `model`, `finish_reason`, `usage` (as in the API) and
-`seconds`; a tool's answer may have `status: error` or `is_error`.
+A message of an assistant is an action, and so is every message with the name of an agent, whatever its role. What
+messages hold is read by `message_forms`; beside that one may have `model`, `finish_reason`, `usage` and `seconds`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from mappa.look.importing.content import Answer, join_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.labels import read_logged_labels
 from mappa.look.importing.log_mapping import (
@@ -26,29 +26,43 @@ from mappa.look.importing.log_mapping import (
     read_outcome,
     read_task,
 )
+from mappa.look.importing.message_forms import (
+    MESSAGE_KEYS,
+    ROLES,
+    MessageRole,
+    NormalMessage,
+    find_role,
+    group_items,
+    is_item,
+    join_messages,
+    read_message,
+    unwrap,
+)
 from mappa_core import Message, ToolCall, ToolResult, Usage
 from mappa_core.coach import find_error_text
 from mappa_core.engine import Finish
-from mappa_core.safe_json import parse_untrusted_json
 
-MessageRole = Literal["system", "user", "assistant", "tool"]
-_ROLES: Mapping[str, MessageRole] = {
-    **{role: role for role in get_args(MessageRole)},
-    "developer": "system",
-    "function": "tool",
-    "human": "user",
-    "ai": "assistant",
-}
 NO_ACTION = "mappa.no_action"
-"""A key that a reader of another format adds to a message: why it is no action."""
-_MESSAGE_KEYS = {
-    "role", "content", "name", "tool_name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model",
-    "finish_reason", "usage", "seconds", "status", "is_error", NO_ACTION,
-}  # fmt: skip
+NOTES = "mappa.notes"
+"""Keys that a reader of another format adds to a message: why it is no action, and what was left out, by kind."""
+_KNOWN_KEYS = {
+    *MESSAGE_KEYS,
+    "type",
+    "id",
+    "model",
+    "finish_reason",
+    "stop_reason",
+    "usage",
+    "seconds",
+    NO_ACTION,
+    NOTES,
+}
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""
 SYSTEM, ANSWER, UNNAMED = "system prompts", "answers of tools", "messages of a user"
 """Why messages are no actions."""
+BEHIND = "messages behind the last action"
+"""What no action of a rollout was shown."""
 FINISH_REASONS: Mapping[str, Finish] = {
     "stop": "stop",
     "end_turn": "stop",
@@ -72,11 +86,12 @@ FINISH_REASONS: Mapping[str, Finish] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoggedMessage:
-    """A message, the object that it was read from, and the object's place in the log. It is an action of `agent`, or
-    none because of `why`; `remark` is what the log adds to the agent's name."""
+    """A message, the object that it was read from, and the object's number and place in the log. It is an action of
+    `agent`, or none because of `why`; `remark` is what the log adds to the agent's name."""
 
-    message: Message
+    message: NormalMessage
     raw: Mapping[str, Any]
+    number: int
     place: str
     agent: str | None = None
     why: str = ""
@@ -101,65 +116,76 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
     if all(isinstance(one, str) for one in raw):
         # Sets of worked solutions hold a list of texts, each a step of the one who solves.
         raw = [{"role": "assistant", mapping.text: one} for one in raw]
-    said = [_read_message(one, f"{mapping.messages}.{place}", mapping) for place, one in enumerate(raw)]
+    groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
+    said = [_read_messages(number, group, mapping) for number, group in groups]
     answers = _tool_answers(said)
-    before = tuple(one.message for one in said)
-    acts = tuple(
-        replace(_read_action(one, one.agent, before[:number], answers.get(number, {})), number=number)
-        for number, one in enumerate(said)
-        if one.agent is not None
-    )
+    shown: list[Message] = []
+    acts = []
+    for place, one in enumerate(said):
+        if one.agent is not None:
+            acts.append(_read_action(one, one.agent, tuple(shown), answers.get(place, {})))
+        shown += one.message.to_messages()
     if not acts and needs_action:
         raise LogFormatError(
             f"{mapping.messages}: no message is an action: none is of an assistant, and none carries the name of an "
             "agent (name the key of it with --agent-from)"
         )
-    question = next((one.message.content for one in said if one.message.role == "user"), None)
+    question = next((one.content for one in shown if one.role == "user"), None)
     return LoggedTrajectory(
         task=read_task(line, mapping, prompt=question),
-        acts=acts,
+        acts=tuple(acts),
         outcome=read_outcome(line, mapping.outcomes),
         seconds=sum(act.seconds for act in acts),
         labels=read_logged_labels(
-            line, mapping, messages=len(said), agents={act.number: act.agent for act in acts if act.number is not None}
+            line, mapping, messages=len(raw), agents={act.number: act.agent for act in acts if act.number is not None}
         ),
         entries=len(said),
         left_out=Counter(one.why for one in said if one.agent is None),
         unread=_unread_keys(said, mapping),
+        notes=_count_notes(said, answers),
     )
+
+
+def _count_notes(said: Sequence[_LoggedMessage], answers: Mapping[int, Mapping[int, Answer]]) -> Mapping[str, int]:
+    """What was left out of messages, and the messages that no action was shown, unless they answer its calls."""
+    content = join_content(one.message.content for one in said)
+    notes = Counter(content.notes)
+    for one in said:
+        notes.update(one.raw.get(NOTES, {}))
+    last = max((place for place, one in enumerate(said) if one.agent is not None), default=-1)
+    taken = {id(answer) for found in answers.values() for answer in found.values()}
+    notes[BEHIND] += sum(
+        one.message.content.is_written or any(id(answer) not in taken for answer in one.message.content.answers)
+        for one in said[last + 1 :]
+    )
+    return dict(+notes)
 
 
 def _unread_keys(said: Sequence[_LoggedMessage], mapping: LogMapping) -> tuple[str, ...]:
     named = (key.partition(".")[0] for key in (mapping.agent_from, mapping.text) if key is not None)
-    read = {*_MESSAGE_KEYS, *named}
-    keys = (key for one in said for key, value in one.raw.items() if key not in read and value not in (None, "", []))
+    read = {*_KNOWN_KEYS, *named}
+    whole = (one for one in said if not is_item(one.raw))
+    keys = (key for one in whole for key, value in one.raw.items() if key not in read and value not in (None, "", []))
     acted = (one for one in said if one.agent is not None)
-    endings = (end for one in acted for end in name_unknown_finish(one.raw.get("finish_reason"), "finish_reason"))
+    endings = (end for one in acted for end in name_unknown_finish(_ending(one.raw), "finish_reason"))
     return tuple(f"{mapping.messages}.{key}" for key in dict.fromkeys((*keys, *endings)))
 
 
-def read_text(content: Any, place: str) -> str:
-    """Read the text of a message's content: text, null, or a list of parts. A part without text becomes `[type]`."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise LogFormatError(f"{place}: neither text, null nor a list of parts")
-    parts = []
-    for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if not isinstance(kind, str) or (text is not None and not isinstance(text, str)):
-            raise LogFormatError(f"{place}.{number}: not a part of a message: it has no type")
-        parts.append(f"[{kind}]" if text is None else text)
-    return "\n".join(parts)
+def _ending(raw: Mapping[str, Any]) -> Any:
+    reason = raw.get("finish_reason")
+    return raw.get("stop_reason") if reason is None else reason
 
 
 def read_usage(raw: Mapping[str, Any], place: str) -> Usage:
     """Read the usage of an action's call; a missing count is unknown."""
-    names = ("prompt_tokens", "completion_tokens")
-    return Usage(calls=1, **{name: read_token_count(raw.get(name), f"{place}.{name}") for name in names})
+    # Anthropic and OpenAI's responses call them so.
+    others = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+    keys = {name: name if raw.get(name) is not None else other for name, other in others.items()}
+    counts = {
+        name: read_token_count(raw.get(key), f"{place}.{name if raw.get(key) is None else key}")
+        for name, key in keys.items()
+    }
+    return Usage(calls=1, **counts)
 
 
 def read_token_count(value: Any, place: str) -> int | None:
@@ -188,35 +214,36 @@ def name_unknown_finish(value: Any, key: str) -> Iterator[str]:
         yield f"{key} {value!r}"
 
 
-def _read_message(raw: Any, place: str, mapping: LogMapping) -> _LoggedMessage:
+def _read_messages(number: int, group: Sequence[Any], mapping: LogMapping) -> _LoggedMessage:
+    """Read a message, or the items of one response."""
+    read = [_read_message(raw, number + place, mapping) for place, raw in enumerate(group)]
+    first = read[0]
+    if len(read) == 1:
+        return first
+    return replace(first, message=join_messages([one.message for one in read]))
+
+
+def _read_message(raw: Any, number: int, mapping: LogMapping) -> _LoggedMessage:
+    place = f"{mapping.messages}.{number}"
     if not isinstance(raw, Mapping):
         raise LogFormatError(f"{place}: not a message: {raw!r}")
-    if raw.get("function_call") is not None:
-        raise LogFormatError(f"{place}.function_call: the API's old form; write it as a list of tool_calls")
     role = _read_role(raw, place, mapping)
-    name, remark = _read_name(raw, place, mapping)
-    message = Message(
-        role=role,
-        content=read_text(lookup(raw, mapping.text), f"{place}.{mapping.text}"),
-        name=name,
-        tool_calls=tuple(_read_calls(raw.get("tool_calls"), f"{place}.tool_calls")),
-        tool_call_id=_optional_text(raw, "tool_call_id", place),
-        reasoning=_optional_text(raw, "reasoning", place) or _optional_text(raw, "reasoning_content", place),
-    )
+    name, remark = (None, "") if is_item(raw) else _read_name(raw, place, mapping)
+    message = read_message(raw, role, name, place, mapping.text)
     agent, why = (None, str(raw[NO_ACTION])) if NO_ACTION in raw else _find_agent(message, mapping)
-    return _LoggedMessage(message=message, raw=raw, place=place, agent=agent, why=why, remark=remark)
+    return _LoggedMessage(message=message, raw=raw, number=number, place=place, agent=agent, why=why, remark=remark)
 
 
 def _read_role(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> MessageRole:
     """Read the role of a message. A role that the API lacks is the name of an agent where `agent_from` says so."""
-    role = raw.get("role")
-    if isinstance(role, str) and role in _ROLES:
-        return _ROLES[role]
+    role = find_role(raw)
+    if isinstance(role, str) and role in ROLES:
+        return ROLES[role]
     named = None if mapping.agent_from is None else lookup(raw, mapping.agent_from)
     if isinstance(named, str) and named.strip():
         return "assistant"
     raise LogFormatError(
-        f"{place}.role: {role!r} is none of {', '.join(_ROLES)}; if it is the name of an agent, say --agent-from role"
+        f"{place}.role: {role!r} is none of {', '.join(ROLES)}; if it is the name of an agent, say --agent-from role"
     )
 
 
@@ -237,14 +264,14 @@ def _name_or_none(name: str | None) -> str | None:
     return name if name and name.strip() else None
 
 
-def _find_agent(message: Message, mapping: LogMapping) -> tuple[str | None, str]:
+def _find_agent(message: NormalMessage, mapping: LogMapping) -> tuple[str | None, str]:
     """The agent whose action a message is, or why it is none."""
     name = message.name
     if name in mapping.agents:
         return name, ""
     if message.role == "system":
         return None, SYSTEM
-    if message.role == "tool":
+    if message.role == "tool" or (message.content.answers and not message.content.is_written):
         return None, ANSWER
     if name is None:
         return (mapping.default_agent, "") if message.role == "assistant" else (None, UNNAMED)
@@ -258,80 +285,52 @@ def _optional_text(raw: Mapping[str, Any], key: str, place: str) -> str | None:
     return value
 
 
-def _read_calls(raw: Any, place: str) -> list[ToolCall]:
-    if raw is None:
-        return []
-    if not isinstance(raw, list):
-        raise LogFormatError(f"{place}: not a list")
-    calls = []
-    for number, one in enumerate(raw):
-        function = one.get("function") if isinstance(one, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise LogFormatError(f"{place}.{number}.function: has no name")
-        calls.append(
-            make_tool_call(function["name"], function.get("arguments"), _optional_text(one, "id", f"{place}.{number}"))
-        )
-    return calls
-
-
-def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
-    """Build a tool call. In the API its arguments are text written by a model, so they may not be valid JSON."""
-    if isinstance(arguments, str):
-        try:
-            arguments = parse_untrusted_json(arguments) if arguments.strip() else {}
-        except ValueError:
-            return ToolCall(name=name, id=identity, error="its arguments are not JSON")
-    if arguments is not None and not isinstance(arguments, Mapping):
-        return ToolCall(name=name, id=identity, error="its arguments are not an object")
-    return ToolCall(name=name, arguments=dict(arguments or {}), id=identity)
-
-
-def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[int, _LoggedMessage]]:
-    """The answers of tools by the number of the message that called them and the place of the call in it. An id may be
+def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[int, Answer]]:
+    """The answers of tools by the place of the message that called them and the place of the call in it. An id may be
     used again: an answer belongs to the nearest message that has a call with its id, and the first answer to a call
-    counts. Answers without an id belong to the calls without one of the last message with calls, in order."""
-    answers: dict[int, dict[int, _LoggedMessage]] = {}
+    counts. Answers without an id belong to the calls without one of the last message with calls: to the first of the
+    tool that they name, else in order."""
+    answers: dict[int, dict[int, Answer]] = {}
     waiting: dict[str | None, list[tuple[int, int]]] = {}
     for number, one in enumerate(said):
-        if calls := one.message.tool_calls:
+        if calls := one.message.content.calls:
             waiting[None] = []
             waiting.update((call.id, []) for call in calls)
             for place, call in enumerate(calls):
                 waiting[call.id].append((number, place))
-        if one.message.role == "tool" and (called := waiting.get(one.message.tool_call_id)):
-            caller, place = called.pop(0)
-            answers.setdefault(caller, {})[place] = one
+        for answer in one.message.content.answers:
+            if called := waiting.get(answer.call):
+                named = (at for at in called if said[at[0]].message.content.calls[at[1]].name == answer.tool)
+                caller, place = at = next(named, called[0])
+                called.remove(at)
+                answers.setdefault(caller, {})[place] = answer
     return answers
 
 
 def _read_action(
-    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[int, _LoggedMessage]
+    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[int, Answer]
 ) -> LoggedAction:
-    message, raw = one.message, one.raw
+    content, raw = one.message.content, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
     if usage is not None and not isinstance(usage, Mapping):
         raise LogFormatError(f"{one.place}.usage: not an object")
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
         raise LogFormatError(f"{one.place}.seconds: no number of seconds: {seconds!r}")
+    # An option may say that what speaks as a tool is an agent.
+    text = "\n".join(answer.text for answer in content.answers) if one.message.role == "tool" else content.text
     return LoggedAction(
         agent=agent,
         model=_optional_text(raw, "model", one.place),
         messages=before,
-        reply=Message(
-            role="assistant", content=message.content, tool_calls=message.tool_calls, reasoning=message.reasoning
-        ),
-        finish=read_finish(raw.get("finish_reason"), message.tool_calls),
+        reply=Message(role="assistant", content=text, tool_calls=content.calls, reasoning=content.thinking or None),
+        finish=read_finish(_ending(raw), content.calls),
         results=tuple(
-            (call, _read_result(call, answers[place]))
-            for place, call in enumerate(message.tool_calls)
+            (call, answer_result(call.name, answers[place].text, failed=answers[place].failed))
+            for place, call in enumerate(content.calls)
             if place in answers
         ),
         usage=None if usage is None else read_usage(usage, f"{one.place}.usage"),
         seconds=0.0 if seconds is None else float(seconds),
+        number=one.number,
         strata={"remark": one.remark} if one.remark else {},
     )
-
-
-def _read_result(call: ToolCall, answer: _LoggedMessage) -> ToolResult:
-    failed = answer.raw.get("status") == "error" or answer.raw.get("is_error") is True
-    return answer_result(call.name, answer.message.content, failed=failed)

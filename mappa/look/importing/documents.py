@@ -9,17 +9,18 @@ import json
 import os
 import re
 import stat
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mappa.look.importing.eval_archives import read_eval_archive
+from mappa.look.importing.message_forms import is_item
 from mappa_core import InputError
 from mappa_core.data import read_rows
 from mappa_core.files import read_named_file
-from mappa_core.safe_json import parse_untrusted_json
+from mappa_core.safe_json import parse_own_json
 from mappa_core.safe_walk import walk
 
 _TABLES = (".csv", ".parquet")
@@ -63,6 +64,8 @@ def join_messages(documents: list[Document]) -> list[Document]:
 
 def _is_message(value: Any) -> bool:
     """Whether a value is a message of a conversation, rather than an object that holds one."""
+    if is_item(value):
+        return True
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     return not any(isinstance(held, list) and any(map(_is_message, held)) for held in value.values())
@@ -111,7 +114,7 @@ def _plain_suffix(path: Path) -> str:
 def read_file_documents(path: Path) -> Iterator[Document]:
     """Read the objects of one file, without joining messages. Raises as `read_documents`."""
     if path.suffix.lower() == _ARCHIVE:
-        yield Document(row=_read_eval_archive(path), place=str(path), file=path)
+        yield Document(row=read_eval_archive(path, max_bytes=MAX_BYTES), place=str(path), file=path)
         return
     if path.suffix.lower() in _TABLES:
         rows = read_rows(path)
@@ -178,23 +181,6 @@ def decompress(content: bytes) -> bytes:
     return data
 
 
-def _read_eval_archive(path: Path) -> dict[str, Any]:
-    """The header of an eval log and its samples, as in the log's JSON form."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(read_named_file(path, max_bytes=MAX_BYTES))) as archive:
-            # What is unpacked is cut at the size that the archive states.
-            if sum(entry.file_size for entry in archive.infolist()) > MAX_BYTES:
-                raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes")
-            header = _parse(archive.read("header.json").decode())
-            names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
-            return {**header, "samples": [_parse(archive.read(name).decode()) for name in names]}
-    except (OSError, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path}: no eval log of inspect_ai that can be read here: {error}; `inspect log convert --to json` makes "
-            "one that can"
-        ) from None
-
-
 def decode_embedded(value: Any) -> Any:
     """The value of a text that is a JSON list or object, as most SDKs write them into attributes; else what it is."""
     if isinstance(value, str) and value[:1] in ("{", "["):
@@ -206,7 +192,7 @@ def decode_embedded(value: Any) -> Any:
 
 
 def _parse(text: str) -> Any:
-    return parse_untrusted_json(text, max_characters=MAX_CHARACTERS)
+    return parse_own_json(text, max_characters=MAX_CHARACTERS)
 
 
 def _has_several_lines_of_json(text: str) -> bool:

@@ -1,5 +1,6 @@
-"""Reads what frameworks write as lists of messages, by turning it into messages of OpenAI's API: LangChain and
-LangGraph, AutoGen's results, CrewAI's log, trajectories of Harbor (ATIF) and eval logs of inspect_ai."""
+"""Reads what frameworks write as lists of messages: LangChain and LangGraph, AutoGen's results, CrewAI's log,
+trajectories of Harbor (ATIF) and eval logs of inspect_ai. What is particular to one (who speaks, what is no action) is
+found here; what a message holds is read by `message_forms`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from mappa.look.importing.chat_messages import NO_ACTION, read_conversation
+from mappa.look.importing.chat_messages import NO_ACTION, NOTES, read_conversation
+from mappa.look.importing.content import RUN_CODE
 from mappa.look.importing.documents import Document
 from mappa.look.importing.log_mapping import (
     IMPORT_METRIC,
@@ -19,25 +21,19 @@ from mappa.look.importing.log_mapping import (
     can_be_correct,
     lookup,
 )
+from mappa.look.importing.message_forms import MESSAGE_KEYS, find_role, is_langchain, unwrap
 from mappa_core import InputError
 
 Message = dict[str, Any]
-_LANGCHAIN = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "system": "system", "tool": "tool"}
 _AUTOGEN_TASK = "user"
-_AUTOGEN_ECHOES = ("ToolCallSummaryMessage", "ThoughtEvent", "MemoryQueryEvent", "SelectSpeakerEvent")
-"""Events that repeat a tool's answer, or accompany an action that has an event of its own."""
-UNNAMED_TOOL = "unnamed"
-"""The tool of a call that a model broke off before its name."""
+_AUTOGEN_ECHO, _AUTOGEN_THOUGHT = "ToolCallSummaryMessage", "ThoughtEvent"
 
 
 def looks_like_langchain(row: Mapping[str, Any]) -> bool:
     """Whether an object is a message of LangChain, or a state of LangGraph that holds some."""
     messages = row.get("messages")
     first = messages[0] if isinstance(messages, list) and messages else row
-    if not isinstance(first, Mapping) or "role" in first:
-        return False
-    kind = first.get("type")
-    return isinstance(kind, str) and kind in _LANGCHAIN and ("data" in first or "content" in first)
+    return isinstance(first, Mapping) and is_langchain(first)
 
 
 def looks_like_autogen(row: Mapping[str, Any]) -> bool:
@@ -69,7 +65,9 @@ def read_langchain(documents: Sequence[Document], mapping: LogMapping) -> list[L
 
 def read_autogen(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
     """Read a rollout from each result, or from each file of messages. Raises InputError."""
-    return [_read(one, messages, mapping) for one, messages in _conversations(documents, _autogen_messages)]
+    return [
+        _read(one, _tidy_autogen(messages), mapping) for one, messages in _conversations(documents, _autogen_messages)
+    ]
 
 
 def read_crewai(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
@@ -150,11 +148,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _call(identity: Any, name: Any, arguments: Any) -> Message:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments if arguments is not None else {})
-    return {"id": identity, "type": "function", "function": {"name": name, "arguments": text}}
-
-
 def _usage(prompt: Any, completion: Any) -> Message | None:
     return None if prompt is None and completion is None else {"prompt_tokens": prompt, "completion_tokens": completion}
 
@@ -163,18 +156,16 @@ def _usage(prompt: Any, completion: Any) -> Message | None:
 
 
 def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
-    data = _mapping(raw.get("data")) or raw
-    kind = str(data.get("type") or raw.get("type"))
+    data = unwrap(raw)
+    role = find_role(data)
     told, usage = _mapping(data.get("response_metadata")), _mapping(data.get("usage_metadata"))
-    calls = (one for key in ("tool_calls", "invalid_tool_calls") for one in map(_mapping, data.get(key) or ()))
+    # The name of a tool's message is that of the tool, and nobody's who acts.
+    named = {"name": None, "tool_name": data.get("name")} if role in ("tool", "function") else {}
     yield {
-        "role": _LANGCHAIN.get(kind, kind),
-        "content": data.get("content"),
-        "name": data.get("name") if kind != "tool" else None,
-        "tool_calls": [_call(one.get("id"), one.get("name") or UNNAMED_TOOL, one.get("args")) for one in calls],
-        "tool_call_id": data.get("tool_call_id"),
-        "status": data.get("status"),
-        "model": told.get("model_name"),
+        **{key: value for key, value in data.items() if key in MESSAGE_KEYS or key == "artifact"},
+        **named,
+        "role": data.get("type") if role is None else role,
+        "model": told.get("model_name", told.get("model")),
         "finish_reason": told.get("finish_reason", told.get("stop_reason")),
         "usage": _usage(usage.get("input_tokens"), usage.get("output_tokens")),
     }
@@ -184,6 +175,7 @@ def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _autogen_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
+    """The messages of an entry. Messages of a chat and requests of calls or code are acts; other events are none."""
     source, kind, content = raw.get("source"), raw.get("type"), raw.get("content")
     if not isinstance(source, str) or not isinstance(kind, str):
         raise LogFormatError(f"not a message of AutoGen: it has no source and type, but {', '.join(raw) or 'no keys'}")
@@ -193,30 +185,83 @@ def _autogen_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
         "name": source,
         "usage": _usage(usage.get("prompt_tokens"), usage.get("completion_tokens")),
     }
+    text = _autogen_content(content)
     if kind == "ToolCallRequestEvent":
-        calls = [_mapping(one) for one in content or ()]
-        yield {**said, "tool_calls": [_call(one.get("id"), one.get("name"), one.get("arguments")) for one in calls]}
+        yield {**said, "tool_calls": list(content or ())}
     elif kind == "ToolCallExecutionEvent":
-        for one in map(_mapping, content or ()):
-            failed = one.get("is_error") is True
-            yield {
-                "role": "tool",
-                "tool_call_id": one.get("call_id"),
-                "content": one.get("content"),
-                "is_error": failed,
-            }
-    elif kind in _AUTOGEN_ECHOES:
-        yield {"role": "assistant", "name": source, "content": _autogen_text(content), NO_ACTION: f"{kind}s"}
+        yield from map(_autogen_answer, content or ())
+    elif kind == "CodeGenerationEvent":
+        call = {"name": RUN_CODE, "arguments": {"code_blocks": raw.get("code_blocks") or []}}
+        yield {**said, "content": text, "tool_calls": [call]}
+    elif kind == "CodeExecutionEvent":
+        result = _mapping(raw.get("result"))
+        failed = result.get("exit_code") not in (0, None)
+        yield {"role": "tool", "tool_name": RUN_CODE, "content": result.get("output"), "is_error": failed}
+    elif kind == _AUTOGEN_ECHO:
+        yield {**said, "content": text, "tool_calls": list(raw.get("tool_calls") or ()), NO_ACTION: f"{kind}s"}
+        yield from map(_autogen_answer, raw.get("results") or ())
+    elif kind.partition("[")[0].endswith("Message"):
+        yield {**said, "role": "user" if source == _AUTOGEN_TASK else "assistant", "content": text}
     else:
-        role = "user" if source == _AUTOGEN_TASK else "assistant"
-        yield {**said, "role": role, "content": _autogen_text(content)}
+        yield {"role": "assistant", "name": source, "content": text, NO_ACTION: f"{kind}s"}
 
 
-def _autogen_text(content: Any) -> Any:
-    """Text, or parts: a list may hold texts and images."""
-    if isinstance(content, list):
-        return [one if isinstance(one, Mapping) else {"type": "text", "text": str(one)} for one in content]
-    return content if isinstance(content, str) or content is None else json.dumps(content)
+def _autogen_answer(raw: Any) -> Message:
+    one = _mapping(raw)
+    return {
+        "role": "tool",
+        "tool_name": one.get("name"),
+        "tool_call_id": one.get("call_id"),
+        "content": one.get("content"),
+        "is_error": one.get("is_error") is True,
+    }
+
+
+def _autogen_content(content: Any) -> Any:
+    """Text, or parts: a list may hold texts, images and what a memory holds."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) or content is None else json.dumps(content, ensure_ascii=False)
+    return [_autogen_part(one) for one in content]
+
+
+def _autogen_part(one: Any) -> Any:
+    if not isinstance(one, Mapping) or isinstance(one.get("type"), str):
+        return one if isinstance(one, str | Mapping) else json.dumps(one, ensure_ascii=False)
+    if set(one) == {"data"}:
+        return {"type": "image"}
+    held = one.get("content")
+    return held if isinstance(held, str) else json.dumps(one, ensure_ascii=False)
+
+
+def _tidy_autogen(messages: Sequence[Message]) -> list[Message]:
+    """The messages, where a thought is that of the action behind it, and a summary of calls repeats nothing: it stands
+    for them where their own events are not in the log."""
+    tidy: list[Message] = []
+    called: set[Any] = set()
+    thoughts: dict[Any, Message] = {}
+    repeated: set[Any] = set()
+    for message in messages:
+        why, source = message.get(NO_ACTION), message.get("name")
+        calls = [_mapping(one).get("id") for one in message.get("tool_calls") or ()]
+        if why == f"{_AUTOGEN_THOUGHT}s":
+            tidy += [thoughts.pop(source)] if source in thoughts else []
+            thoughts[source] = message
+            continue
+        if why == f"{_AUTOGEN_ECHO}s":
+            repeated = {one for one in calls if one in called}
+            if calls and not repeated:
+                message = {key: value for key, value in message.items() if key != NO_ACTION}
+            else:
+                message = {**message, "tool_calls": []}
+        elif why is None and source in thoughts and message["role"] == "assistant":
+            message = {**message, "reasoning": thoughts.pop(source)["content"]}
+        elif message.get("tool_call_id") in repeated:
+            continue
+        else:
+            repeated = set()
+        called.update(calls)
+        tidy.append(message)
+    return [*tidy, *thoughts.values()]
 
 
 # --- CrewAI -----------------------------------------------------------------------------------------------------------
@@ -229,12 +274,18 @@ def _task_of(document: Document) -> Any:
 def _crewai_messages(document: Document) -> Iterator[Message]:
     row = document.row
     if row["status"] == "completed":
-        yield {"role": "assistant", "name": row["agent"], "content": row.get("output")}
+        output = row.get("output")
+        text = output if isinstance(output, str) or output is None else json.dumps(output, ensure_ascii=False)
+        yield {"role": "assistant", "name": row["agent"], "content": text}
     else:
         yield {"role": "user", "content": row["task"], NO_ACTION: f"tasks that {row['status']}"}
 
 
 # --- Harbor -----------------------------------------------------------------------------------------------------------
+
+
+_NO_MODEL = "steps that no model made"
+_ELSEWHERE = "trajectories of other agents, which results refer to"
 
 
 def _atif_messages(row: Mapping[str, Any]) -> Iterator[Message]:
@@ -254,42 +305,50 @@ def _atif_messages(row: Mapping[str, Any]) -> Iterator[Message]:
         if source == "agent":
             message |= {
                 "name": lookup(step, "extra.agent_name") or agent.get("name"),
-                "tool_calls": [
-                    _call(one.get("tool_call_id"), one.get("function_name"), one.get("arguments"))
-                    for one in map(_mapping, step.get("tool_calls") or ())
-                ],
+                "tool_calls": step.get("tool_calls"),
                 "usage": _usage(metrics.get("prompt_tokens"), metrics.get("completion_tokens")),
             }
+            if step.get("llm_call_count") == 0:
+                message[NO_ACTION] = _NO_MODEL
         yield message
         for result in map(_mapping, _mapping(step.get("observation")).get("results") or ()):
-            yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
+            others = len(result.get("subagent_trajectory_ref") or ())
+            yield {
+                "role": "tool",
+                "tool_call_id": result.get("source_call_id"),
+                "content": result.get("content"),
+                NOTES: {_ELSEWHERE: others} if others else {},
+            }
 
 
 # --- inspect_ai -------------------------------------------------------------------------------------------------------
+
+
+_ATTACHED = "attachment://"
 
 
 def _inspect_messages(sample: Mapping[str, Any]) -> Iterator[Message]:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
         raise LogFormatError("messages: no list of messages; a log that keeps them is written with log_samples")
+    attached = _mapping(sample.get("attachments"))
     for raw in map(_mapping, messages):
-        content = raw.get("content")
-        thought = [one.get("reasoning") for one in map(_mapping, content if isinstance(content, list) else ())]
-        if isinstance(content, list):
-            content = [one for one in map(_mapping, content) if one.get("type") != "reasoning"]
+        known = {key: value for key, value in raw.items() if key in MESSAGE_KEYS}
         yield {
-            "role": raw.get("role"),
-            "content": content,
-            "reasoning": "\n".join(one for one in thought if one) or None,
+            **_attach(known, attached),
             "name": lookup(raw, "metadata.agent"),
+            "tool_name": raw.get("function"),
             "model": raw.get("model"),
-            "tool_calls": [
-                _call(one.get("id"), one.get("function"), one.get("arguments"))
-                for one in map(_mapping, raw.get("tool_calls") or ())
-            ],
-            "tool_call_id": raw.get("tool_call_id"),
-            "is_error": raw.get("error") is not None,
         }
+
+
+def _attach(value: Any, attached: Mapping[str, Any]) -> Any:
+    """A value with the texts that a log keeps apart because they are long."""
+    if isinstance(value, str):
+        return attached.get(value.removeprefix(_ATTACHED), value) if value.startswith(_ATTACHED) else value
+    if isinstance(value, Mapping):
+        return {key: _attach(inner, attached) for key, inner in value.items()}
+    return [_attach(inner, attached) for inner in value] if isinstance(value, list) else value
 
 
 def _read_inspect_sample(document: Document, mapping: LogMapping) -> LoggedTrajectory:

@@ -92,7 +92,7 @@ class LoggedLabels:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAction:
     """One action of a log. `results` are the tool calls that have a result, in order; `number` is that of its message
-    (or span) in the log of the rollout, from 0."""
+    (or span) in the log of the rollout, from 0, and `span` the id of the span that it was read of."""
 
     agent: str
     model: str | None
@@ -103,6 +103,7 @@ class LoggedAction:
     usage: Usage | None = None
     seconds: float = 0.0
     number: int | None = None
+    span: str | None = None
     strata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,8 +111,9 @@ class LoggedAction:
 class LoggedTrajectory:
     """One trajectory of a log, at `place`. `error` is the failure that the log reports, `run` its name in the log.
     Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
-    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key. Without
-    `has_text` only the labels of its actions are known."""
+    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key, and
+    `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels of its
+    actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]
@@ -125,6 +127,7 @@ class LoggedTrajectory:
     left_out: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
     has_text: bool = True
 
 

@@ -1,5 +1,5 @@
 """Reads spans of OpenInference (Arize Phoenix; instrumentations of LangChain, OpenAI and others): their attributes are
-translated to those of OpenTelemetry's GenAI conventions.
+translated to those of OpenTelemetry's GenAI conventions, and their messages are left as they are.
 
 A list is either flat, as SDKs write it (`llm.input_messages.0.message.role`), or nested, as Phoenix exports it.
 """
@@ -35,15 +35,15 @@ def translate(span: Span) -> Span:
         # It is an action where no call of a model is recorded inside.
         found |= {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.input.messages": [_said("user", known.get("input.value"))],
-            "gen_ai.output.messages": [_said("assistant", known["output.value"])],
+            "gen_ai.input.messages": [{"role": "user", "content": _as_text(known.get("input.value"))}],
+            "gen_ai.output.messages": [{"role": "assistant", "content": known["output.value"]}],
         }
     elif kind == "TOOL":
         found |= {
             "gen_ai.tool.name": known.get("tool.name"),
             "gen_ai.tool.call.id": known.get("tool_call.id"),
             "gen_ai.tool.call.arguments": known.get("input.value"),
-            "gen_ai.tool.call.result": _read_tool_output(known.get("output.value")),
+            "gen_ai.tool.call.result": known.get("output.value"),
         }
     kept = {name: value for name, value in found.items() if value is not None}
     note = AROUND if kind == "AGENT" else span.note
@@ -72,8 +72,9 @@ def _read_call(known: Mapping[str, Any]) -> dict[str, Any]:
     reason = known.get("llm.finish_reason")
     return {
         "gen_ai.request.model": known.get("llm.model_name"),
-        "gen_ai.input.messages": [_to_parts(one) for one in _read_messages(tree, "input_messages")],
-        "gen_ai.output.messages": [_to_parts(one) for one in _read_messages(tree, "output_messages")] or None,
+        "gen_ai.input.messages": _read_messages(tree, "input_messages"),
+        "gen_ai.output.messages": _read_messages(tree, "output_messages") or None,
+        "gen_ai.request.choice.count": _read_choices(known.get("llm.invocation_parameters")),
         "gen_ai.response.finish_reasons": [reason] if isinstance(reason, str) else None,
         "gen_ai.usage.input_tokens": known.get("llm.token_count.prompt"),
         "gen_ai.usage.output_tokens": known.get("llm.token_count.completion"),
@@ -118,51 +119,24 @@ def _to_lists(node: Any) -> Any:
 def _read_messages(tree: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     raw = tree.get(name)
     found = raw if isinstance(raw, list) else []
-    return [one["message"] for one in found if isinstance(one, Mapping) and isinstance(one.get("message"), Mapping)]
+    inner = [one["message"] for one in found if isinstance(one, Mapping) and isinstance(one.get("message"), Mapping)]
+    return [{"role": "user", **one, **_read_old_call(one)} for one in inner]
 
 
-def _to_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message in the form of the GenAI conventions."""
-    role, text = str(message.get("role", "user")), message.get("content")
-    if text is None:
-        text = _join_contents(message.get("contents"))
-    if role == "tool":
-        answer = {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text or ""}
-        return {"role": "tool", "parts": [answer]}
-    parts: list[dict[str, Any]] = [] if not text else [{"type": "text", "content": str(text)}]
-    for call in message.get("tool_calls") or ():
-        inner = call.get("tool_call", {}) if isinstance(call, Mapping) else {}
-        function = inner.get("function", {})
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": inner.get("id"),
-                "name": function.get("name"),
-                "arguments": function.get("arguments"),
-            }
-        )
-    named = {"name": message["name"]} if isinstance(message.get("name"), str) else {}
-    return {
-        "role": {"human": "user", "ai": "assistant", "developer": "system"}.get(role, role),
-        "parts": parts,
-        **named,
-    }
+def _read_old_call(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = message.get("function_call_name")
+    if name is None:
+        return {}
+    return {"function_call": {"name": name, "arguments": message.get("function_call_arguments_json")}}
 
 
-def _said(role: str, text: Any) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": "" if text is None else str(text)}]}
+def _read_choices(parameters: Any) -> Any:
+    decoded = decode_embedded(parameters)
+    return decoded.get("n") if isinstance(decoded, Mapping) else None
 
 
-def _join_contents(contents: Any) -> str:
-    inner = [one.get("message_content", {}) for one in contents or () if isinstance(one, Mapping)]
-    return "\n".join(str(one["text"]) if "text" in one else f"[{one.get('type')}]" for one in inner)
-
-
-def _read_tool_output(value: Any) -> Any:
-    """The text of a tool's output; LangChain writes a whole message."""
-    decoded = decode_embedded(value)
-    inner = decoded.get("data") if isinstance(decoded, Mapping) else None
-    return inner["content"] if isinstance(inner, Mapping) and isinstance(inner.get("content"), str) else value
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def phoenix_row(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mappa.look.importing.documents import Document, decode_embedded
 from mappa.look.importing.log_mapping import LogFormatError, LoggedTrajectory, LogMapping
+from mappa.look.importing.message_forms import find_role, is_item, unwrap
 from mappa.look.importing.spans import AROUND, Span
 from mappa.look.importing.traces import read_traces
 from mappa_core import InputError
@@ -96,6 +97,7 @@ def _agents_sdk_span(document: Document) -> Span:
         end=_time(row, "ended_at"),
         attributes={name: value for name, value in known.items() if value is not None},
         failed=row.get("error") is not None,
+        error=_error_text(row.get("error")),
         place=document.place,
         note=note,
     )
@@ -130,6 +132,7 @@ def _langfuse_span(document: Document) -> Span:
         end=_time(row, "endTime" if row.get("endTime") else "startTime"),
         attributes={name: value for name, value in known.items() if value is not None},
         failed=row.get("level") == "ERROR",
+        error=_error_text(row.get("statusMessage")),
         place=document.place,
         note=AROUND if kind == "AGENT" else "",
     )
@@ -139,15 +142,20 @@ def _autogen_span(document: Document, number: int) -> Span:
     row, known, note = document.row, dict[str, Any](), ""
     if row["type"] == "LLMCall":
         response = _mapping(row.get("response"))
-        choices = response.get("choices")
-        choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
         agent = str(row.get("agent_id") or "").partition("/")[0].rpartition("_")[0]
         known = {
-            **_call(row.get("messages"), choice.get("message")),
+            **_call(row.get("messages"), row.get("response")),
             "gen_ai.agent.name": agent or None,
             "gen_ai.request.model": response.get("model"),
             "gen_ai.usage.input_tokens": row.get("prompt_tokens"),
             "gen_ai.usage.output_tokens": row.get("completion_tokens"),
+        }
+    elif row["type"] == "ToolCall":
+        known = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": row.get("tool_name"),
+            "gen_ai.tool.call.arguments": row.get("arguments"),
+            "gen_ai.tool.call.result": row.get("result"),
         }
     elif row["type"] == "Message":
         note = BETWEEN_AGENTS
@@ -172,58 +180,63 @@ def _call(given: Any, written: Any) -> dict[str, Any]:
         return {}
     return {
         "gen_ai.operation.name": "chat",
-        "gen_ai.input.messages": [_to_parts(one) for one in _messages(given, "user")],
-        "gen_ai.output.messages": [_to_parts(output[-1])],
+        "gen_ai.input.messages": list(_messages(given, "user")),
+        "gen_ai.output.messages": output,
     }
 
 
+_AROUND_MESSAGES = ("messages", "choices", "candidates", "output", "contents", "input")
+"""Keys of requests and responses of providers that hold messages."""
+
+
 def _messages(raw: Any, role: str) -> Iterator[Mapping[str, Any]]:
-    """Messages in OpenAI's form, of a list, of one, of an object that holds them, or of a text by `role`."""
-    if isinstance(raw, str):
-        raw = decode_embedded(raw)
+    """Messages of a list, of one, of a request or a response that holds them, or of a text by `role`."""
+    raw = decode_embedded(raw)
     if isinstance(raw, str) and raw:
         yield {"role": role, "content": raw}
     elif isinstance(raw, list):
+        if raw and all(map(_is_loose_part, raw)):
+            yield {"role": role, "content": raw}
+            return
         for one in raw:
             yield from _messages(one, role)
-    elif isinstance(raw, Mapping) and ("role" in raw or "content" in raw or "tool_calls" in raw):
-        yield {"role": role, **raw}
-    elif isinstance(raw, Mapping) and isinstance(raw.get("messages"), list):
-        yield from _messages(raw["messages"], role)
     elif isinstance(raw, Mapping) and raw:
-        yield {"role": role, "content": json.dumps(raw)}
+        yield from _messages_of_object(raw, role)
 
 
-def _to_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of OpenAI's API in the form of the GenAI conventions."""
-    role = str(message["role"])
-    content = message.get("content")
-    if isinstance(content, list):
-        inner = [_mapping(one) for one in content]
-        content = "\n".join(str(one.get("text") or f"[{one.get('type')}]") for one in inner)
-    if role in ("tool", "function"):
-        return {"role": "tool", "parts": [_answer(message.get("tool_call_id"), content)]}
-    parts: list[dict[str, Any]] = [{"type": "text", "content": str(content)}] if content else []
-    for call in message.get("tool_calls") or ():
-        function = _mapping(_mapping(call).get("function"))
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": _mapping(call).get("id"),
-                "name": function.get("name"),
-                "arguments": function.get("arguments"),
-            }
-        )
-    named = {"name": message["name"]} if isinstance(message.get("name"), str) else {}
-    return {"role": {"developer": "system"}.get(role, role), "parts": parts, **named}
+def _messages_of_object(raw: Mapping[str, Any], role: str) -> Iterator[Mapping[str, Any]]:
+    inner = unwrap(raw)
+    if is_item(inner) or find_role(inner) is not None:
+        yield inner
+        return
+    around = next((key for key in _AROUND_MESSAGES if isinstance(inner.get(key), list)), None)
+    if around is not None:
+        if inner.get("system") is not None:
+            yield {"role": "system", "content": inner["system"]}
+        yield from _messages(inner[around], role)
+    elif isinstance(inner.get("content"), Mapping) and "parts" in inner["content"]:  # a candidate of Gemini
+        yield {"role": role, **inner["content"]}
+    elif {"content", "tool_calls", "parts"} & set(inner):
+        yield {"role": role, **inner}
+    else:
+        yield {"role": role, "content": json.dumps(inner, ensure_ascii=False)}
 
 
-def _answer(identity: Any, content: Any) -> dict[str, Any]:
-    return {"type": "tool_call_response", "id": identity, "response": "" if content is None else str(content)}
+def _is_loose_part(value: Any) -> bool:
+    """Whether an item of a list is a part of a message rather than a message."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str) or is_item(value):
+        return False
+    return find_role(value) is None and value["type"] != "message" and "lc" not in value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _error_text(error: Any) -> str:
+    told = error.get("message") if isinstance(error, Mapping) else error
+    data = error.get("data") if isinstance(error, Mapping) else None
+    return ": ".join(str(one) for one in (told, data) if one)
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

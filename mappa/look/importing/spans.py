@@ -30,6 +30,8 @@ class Span:
     place: str
     note: str = ""
     """Why it is no action, where that takes more than its kind."""
+    error: str = ""
+    """What its status says of its failure."""
 
     @property
     def operation(self) -> str | None:
@@ -77,6 +79,7 @@ def _read_sdk_span(row: Mapping[str, Any], place: str) -> Span:
         end=_read_time(row.get("end_time"), "end_time"),
         attributes=attributes,
         failed="ERROR" in (row.get("status_code"), status.get("status_code") if isinstance(status, Mapping) else None),
+        error=str((status.get("description") if isinstance(status, Mapping) else row.get("status_message")) or ""),
         place=place,
     )
 
@@ -98,6 +101,7 @@ def _read_otlp_span(span: Any, where: str, place: str) -> Span:
         end=end,
         attributes=_read_attributes(span.get("attributes", []), f"{where}.attributes"),
         failed=isinstance(status, Mapping) and status.get("code") in (2, "STATUS_CODE_ERROR"),
+        error=str(status.get("message") or "") if isinstance(status, Mapping) else "",
         place=place,
     )
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import dropwhile, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from mappa.look.importing.chat_messages import (
     answer_result,
-    make_tool_call,
     name_unknown_finish,
     read_finish,
     read_token_count,
 )
+from mappa.look.importing.content import Answer, Content, join_content, make_call, read_answer, read_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.log_mapping import (
     LogFormatError,
@@ -34,6 +34,17 @@ from mappa.look.importing.log_mapping import (
     read_outcome,
     read_task,
 )
+from mappa.look.importing.message_forms import (
+    ROLES,
+    NormalMessage,
+    find_role,
+    group_items,
+    is_langchain,
+    join_messages,
+    pair_answers,
+    read_message,
+    unwrap,
+)
 from mappa.look.importing.spans import AROUND, Span
 from mappa_core import InputError, Message, Task, ToolCall, ToolResult, Usage
 
@@ -42,21 +53,15 @@ T = TypeVar("T")
 _ACTION_OPERATIONS = ("chat", "generate_content", "text_completion", "invoke_agent")
 _TOOL_OPERATION = "execute_tool"
 _INPUT, _OUTPUT, _SYSTEM = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
-_FINISH = "gen_ai.response.finish_reasons"
+_FINISH, _CHOICES = "gen_ai.response.finish_reasons", "gen_ai.request.choice.count"
 _OUTCOME_PREFIX = "mappa.outcome."
 _PROMPT, _TASK, _STRATUM = "mappa.task.prompt", "mappa.task", "mappa.stratum"
 """Attributes that the tracker `otel` writes; they are read back without an option that names them."""
-_ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "developer": "system",
-}
-_NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
-"""Types of message parts that are not part of its text."""
 FAILED = "calls of a model that failed"
 """Why a span that has the status error and no output is no action."""
+CANDIDATES, OTHERS = "other candidates of a reply", "messages of others in a reply"
+NO_CALL = "results of tools whose call the log does not have"
+"""What of a trace is not in the run."""
 _CAPTURE_HINT = (
     "record what is said: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_only with "
     "OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental, or `content: true` of the tracker otel"
@@ -103,7 +108,10 @@ class _Trace:
         log = _with_place(lambda span: self._build(span, acts), root)
         ends = (_finish_reason(self._spans[identity]) for identity in acting)
         unread = tuple(dict.fromkeys(name for end in ends for name in name_unknown_finish(end, _FINISH)))
-        return replace(log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace, unread=unread)
+        return replace(
+            log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace, unread=unread,
+            notes=self._count_notes(),
+        )  # fmt: skip
 
     def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
         known, mapping = root.attributes, self._mapping
@@ -153,41 +161,45 @@ class _Trace:
 
     def _read_action(self, span: Span) -> LoggedAction:
         known = span.attributes
-        written = _read_messages(span, _OUTPUT)
-        if not written:
-            raise LogFormatError(f"{_OUTPUT}: is not there, so nobody knows what was written; {_CAPTURE_HINT}")
-        reply = written[-1]
-        system = [Message(role="system", content=_join_parts(known[_SYSTEM]))] if _SYSTEM in known else []
+        reply = self._replies[span.id].content
+        system = [Message(role="system", content=_read_system(known))] if _SYSTEM in known else []
         around = (span, *self._ancestors(span))
         keys = [key for key in (self._mapping.agent_from, "gen_ai.agent.name") if key is not None]
         named = (one.text(key) for key in keys for one in around)
         return LoggedAction(
             agent=next((name for name in named if name and name.strip()), self._mapping.default_agent),
             model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
-            messages=(*system, *_read_messages(span, _INPUT)),
+            messages=(*system, *self._shown[span.id]),
             reply=Message(
-                role="assistant", content=reply.content, tool_calls=reply.tool_calls, reasoning=reply.reasoning
+                role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.thinking or None
             ),
-            finish=read_finish(_finish_reason(span), reply.tool_calls),
-            results=tuple(self._tool_results(span, reply.tool_calls)),
+            finish=read_finish(_finish_reason(span), reply.calls),
+            results=tuple(self._tool_results(span, reply)),
             usage=_read_usage(known),
             seconds=span.end - span.start,
+            span=span.id,
         )
 
-    def _tool_results(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
-        """The tool calls of an action with their results: from a span with the id of the call, from the next span of
-        that tool without an id, or from a later message that answers the call."""
-        for call in calls:
+    def _tool_results(self, action: Span, reply: Content) -> Iterator[tuple[ToolCall, ToolResult]]:
+        """The tool calls of an action with their results: from the reply itself, from a span with the id of the call,
+        from the next span of that tool without an id, or from a later message that answers the call."""
+        own = pair_answers([reply]).get(0, {})
+        for place, call in enumerate(reply.calls):
             span = self._find_tool_span(action, call)
             if span is not None:
                 self._claimed.add(span.id)
+            if place in own:
+                yield call, answer_result(call.name, own[place].text, failed=own[place].failed)
+            elif span is not None:
                 yield call, _read_tool_result(span)
-            elif (answer := self._find_answer(action, call)) is not None:
-                yield call, answer_result(call.name, answer)
+            elif (answer := self._find_answer(action, reply, place)) is not None:
+                yield call, answer_result(call.name, answer.text, failed=answer.failed)
         for span in self._tools:
             if span.parent == action.id and span.id not in self._claimed:
+                self._claimed.add(span.id)
                 result, identity = _read_tool_result(span), span.text("gen_ai.tool.call.id")
-                yield make_tool_call(result.tool, span.attributes.get("gen_ai.tool.call.arguments"), identity), result
+                (call,) = make_call(result.tool, span.attributes.get("gen_ai.tool.call.arguments"), identity).calls
+                yield call, result
 
     def _find_tool_span(self, action: Span, call: ToolCall) -> Span | None:
         free = [span for span in self._tools if span.id not in self._claimed]
@@ -199,39 +211,76 @@ class _Trace:
         )
         return next(same_id, None) or next(after, None)
 
-    def _find_answer(self, action: Span, call: ToolCall) -> str | None:
-        """The answer to a call among the messages that were shown to models. Where its id is used more than once, a
-        later span that shows the call itself says it: its first answer behind the last such call."""
-        if call.id is None or call.id not in self._answers:
+    def _find_answer(self, action: Span, reply: Content, place: int) -> Answer | None:
+        """The answer to a call among the messages that were shown to models. Where its id is used more than once, or it
+        has none, a later span that shows the call itself says it: its first answer behind the last such call."""
+        call = reply.calls[place]
+        later = list(islice(dropwhile(lambda identity: identity != action.id, self._given), 1, None))
+        if call.id is None:
+            unnamed = (_find_unnamed(self._given[identity], reply, place) for identity in later)
+            return next((answer for answer in unnamed if answer is not None), None)
+        if call.id not in self._answers:
             return None
-        if self._uses[call.id] == 1 and _first_answer(self._shown[action.id], call.id) is None:
+        if self._uses[call.id] == 1 and _first_answer(self._given[action.id], call.id) is None:
             return self._answers[call.id]
-        later = islice(dropwhile(lambda identity: identity != action.id, self._shown), 1, None)
-        found = (_first_answer(_behind(self._shown[identity], call), call.id) for identity in later)
+        found = (_first_answer(_behind(self._given[identity], call), call.id) for identity in later)
         return next((answer for answer in found if answer is not None), None)
 
     @cached_property
-    def _shown(self) -> Mapping[str, Sequence[Message]]:
+    def _given(self) -> Mapping[str, Sequence[NormalMessage]]:
         """The messages that models and agents were shown, by span, in order of their start."""
         models = (span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS)
         return {span.id: _with_place(lambda one: _read_messages(one, _INPUT), span) for span in models}
 
     @cached_property
-    def _answers(self) -> Mapping[str, str]:
+    def _shown(self) -> Mapping[str, Sequence[Message]]:
+        return {
+            identity: [message for one in given for message in one.to_messages()]
+            for identity, given in self._given.items()
+        }
+
+    @cached_property
+    def _written(self) -> Mapping[str, Sequence[NormalMessage]]:
+        """What each action wrote, as the log has it."""
+        actions = (self._spans[identity] for identity, why in self._why_no_action.items() if not why)
+        return {span.id: _with_place(_read_output, span) for span in actions}
+
+    @cached_property
+    def _replies(self) -> Mapping[str, NormalMessage]:
+        return {identity: _join_reply(self._spans[identity], written) for identity, written in self._written.items()}
+
+    @cached_property
+    def _answers(self) -> Mapping[str, Answer]:
         """The first answer of a tool to each id of a call."""
-        shown = (message for messages in self._shown.values() for message in messages if message.role == "tool")
-        found: dict[str, str] = {}
-        for one in shown:
-            if one.tool_call_id is not None:
-                found.setdefault(one.tool_call_id, one.content)
+        found: dict[str, Answer] = {}
+        for answer in (answer for given in self._given.values() for one in given for answer in one.content.answers):
+            if answer.call is not None:
+                found.setdefault(answer.call, answer)
         return found
 
     @cached_property
     def _uses(self) -> Mapping[str | None, int]:
         """How many calls of the actions have an id."""
-        actions = (self._spans[identity] for identity, why in self._why_no_action.items() if not why)
-        written = (_with_place(lambda one: _read_messages(one, _OUTPUT), span)[-1:] for span in actions)
-        return Counter(call.id for replies in written for reply in replies for call in reply.tool_calls)
+        return Counter(call.id for reply in self._replies.values() for call in reply.content.calls)
+
+    def _count_notes(self) -> Mapping[str, int]:
+        """What was left out of replies, and once of each message that was shown; other candidates, and results that
+        stand nowhere."""
+        notes = Counter[str]()
+        for identity, reply in self._replies.items():
+            notes.update(reply.content.notes)
+            written = self._written[identity]
+            if _are_candidates(self._spans[identity], written):
+                notes[CANDIDATES] += len(written) - 1
+            else:
+                notes[OTHERS] += sum(one.role not in ("assistant", "tool") for one in written)
+        shown = [one for identity in self._replies for one in self._given[identity]]
+        for held in {repr(one): one.content.notes for one in shown if one.content.notes}.values():
+            notes.update(held)
+        told = {answer.text for one in shown for answer in one.content.answers}
+        free = (_read_tool_result(span).stdout for span in self._tools if span.id not in self._claimed)
+        notes[NO_CALL] += sum(bool(text) and text not in told for text in free)
+        return dict(+notes)
 
 
 def _finish_reason(span: Span) -> Any:
@@ -244,26 +293,43 @@ def _tool_name(span: Span) -> str:
 
 
 def _read_tool_result(span: Span) -> ToolResult:
-    result = decode_embedded(span.attributes.get("gen_ai.tool.call.result"))
-    answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
-    return answer_result(_tool_name(span), answer, failed=span.failed, seconds=span.end - span.start)
+    value = span.attributes.get("gen_ai.tool.call.result")
+    decoded = decode_embedded(value)
+    if isinstance(decoded, Mapping) and is_langchain(decoded):
+        content = read_message(unwrap(decoded), "tool", None, "gen_ai.tool.call.result", "content").content
+        text, failed = "\n".join(one.text for one in content.answers), any(one.failed for one in content.answers)
+    else:
+        text, _, failed = read_answer(decoded)
+        # Data keep the text in which they stand.
+        text = value if isinstance(value, str) and text == json.dumps(decoded, ensure_ascii=False) else text
+    failed = failed or span.failed
+    text = text or (span.error if failed else "")
+    return answer_result(_tool_name(span), text, failed=failed, seconds=span.end - span.start)
 
 
 def _has_output(span: Span) -> bool:
     return bool(decode_embedded(span.attributes.get(_OUTPUT)))
 
 
-def _first_answer(shown: Sequence[Message], identity: str) -> str | None:
-    return next((one.content for one in shown if one.role == "tool" and one.tool_call_id == identity), None)
+def _first_answer(given: Sequence[NormalMessage], identity: str) -> Answer | None:
+    answers = (answer for one in given for answer in one.content.answers)
+    return next((answer for answer in answers if answer.call == identity), None)
 
 
-def _behind(shown: Sequence[Message], call: ToolCall) -> Sequence[Message]:
-    """The messages behind the last one with a call. Of a model that is shown answers without any call of its id all,
-    of one that is shown other calls of its id none."""
-    last = max((number for number, one in enumerate(shown) if call in one.tool_calls), default=None)
+def _find_unnamed(given: Sequence[NormalMessage], reply: Content, place: int) -> Answer | None:
+    """The answer to a call without an id, where its reply was shown last."""
+    contents = [message.content for message in given]
+    shown = [number for number, content in enumerate(contents) if content.calls == reply.calls]
+    return pair_answers(contents).get(shown[-1], {}).get(place) if shown else None
+
+
+def _behind(given: Sequence[NormalMessage], call: ToolCall) -> Sequence[NormalMessage]:
+    """The messages from the last one with a call. Of a model that is shown answers without any call of its id all, of one
+    that is shown other calls of its id none."""
+    last = max((number for number, one in enumerate(given) if call in one.content.calls), default=None)
     if last is not None:
-        return shown[last + 1 :]
-    return () if any(other.id == call.id for one in shown for other in one.tool_calls) else shown
+        return given[last:]
+    return () if any(other.id == call.id for one in given for other in one.content.calls) else given
 
 
 def _with_place(read: Callable[[Span], T], span: Span) -> T:
@@ -291,52 +357,49 @@ def _read_usage(known: Mapping[str, Any]) -> Usage | None:
     return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
-def _read_messages(span: Span, key: str) -> list[Message]:
+def _read_messages(span: Span, key: str) -> list[NormalMessage]:
     raw = decode_embedded(span.attributes.get(key))
     if raw is None:
         return []
     if not isinstance(raw, list):
         raise LogFormatError(f"{key}: not a list of messages")
-    return [message for place, one in enumerate(raw) for message in _read_message(one, f"{key}.{place}")]
+    groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
+    return [
+        join_messages([_read_message(one, f"{key}.{start + place}") for place, one in enumerate(group)])
+        for start, group in groups
+    ]
 
 
-def _read_message(raw: Any, place: str) -> Iterator[Message]:
-    """Read a message of the conventions: a role and parts. Each tool answer becomes a message of its own."""
-    role = raw.get("role") if isinstance(raw, Mapping) else None
-    parts = raw.get("parts") if isinstance(raw, Mapping) else None
-    if not isinstance(role, str) or role not in _ROLES or not isinstance(parts, list):
-        raise LogFormatError(f"{place}: not a message with a role ({', '.join(_ROLES)}) and parts")
-    for part in parts:
-        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-            raise LogFormatError(f"{place}.parts: a part has no type")
-    answers = [part for part in parts if part["type"] == "tool_call_response"]
-    for part in answers:
-        answer = part.get("response", part.get("result"))
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        yield Message(role="tool", content=text, tool_call_id=part.get("id"))
-    if len(answers) == len(parts) and answers:
-        return
-    reasoning = [str(part.get("content")) for part in parts if part["type"] == "reasoning"]
-    yield Message(
-        role=_ROLES[role],
-        content=_join_parts([part for part in parts if part["type"] not in _NON_TEXT_PARTS]),
-        name=raw.get("name"),
-        tool_calls=tuple(
-            make_tool_call(str(part.get("name")), part.get("arguments"), part.get("id"))
-            for part in parts
-            if part["type"] == "tool_call"
-        ),
-        reasoning="\n".join(reasoning) or None,
-    )
+def _read_message(raw: Any, place: str) -> NormalMessage:
+    role = find_role(raw) if isinstance(raw, Mapping) else None
+    if not isinstance(role, str) or role not in ROLES:
+        raise LogFormatError(f"{place}: not a message with a role ({', '.join(ROLES)}): {str(raw)[:80]}")
+    name = raw.get("name")
+    return read_message(raw, ROLES[role], name if isinstance(name, str) and "role" in raw else None, place, "content")
 
 
-def _join_parts(raw: Any) -> str:
-    parts = decode_embedded(raw)
-    if isinstance(parts, str):
-        return parts
-    if not isinstance(parts, list):
-        raise LogFormatError(f"{_SYSTEM}: neither text nor a list of parts")
-    objects = (part if isinstance(part, Mapping) else {"type": "text", "content": part} for part in parts)
-    return "\n".join(
-        str(part["content"]) if isinstance(part.get("content"), str) else f"[{part.get('type')}]" for part in objects
-    )
+def _read_output(span: Span) -> list[NormalMessage]:
+    written = _read_messages(span, _OUTPUT)
+    if not written:
+        raise LogFormatError(f"{_OUTPUT}: is not there, so nobody knows what was written; {_CAPTURE_HINT}")
+    return written
+
+
+def _join_reply(span: Span, written: Sequence[NormalMessage]) -> NormalMessage:
+    """A reply is one message or, of parallel calls and of an agent that called tools, several: those of the model and of
+    its tools are joined. Of several candidates it is the last."""
+    if len(written) == 1 or _are_candidates(span, written):
+        return written[-1]
+    own = [one for one in written if one.role in ("assistant", "tool")] or written[-1:]
+    return replace(own[0], content=join_content(one.content for one in own))
+
+
+def _are_candidates(span: Span, written: Sequence[NormalMessage]) -> bool:
+    """Whether the messages of an output are alternatives, of which the span asked for several."""
+    asked, reasons = span.attributes.get(_CHOICES), decode_embedded(span.attributes.get(_FINISH))
+    several = isinstance(asked, int) and asked > 1
+    return len(written) > 1 and (several or (isinstance(reasons, list) and len(reasons) == len(written)))
+
+
+def _read_system(known: Mapping[str, Any]) -> str:
+    return read_content(decode_embedded(known[_SYSTEM]), _SYSTEM).text

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from mappa.look.importing.log_mapping import LoggedAction, LoggedTrajectory
 from mappa_core import Completion, Failure, Split, Step, Task, Trajectory
@@ -14,8 +15,9 @@ from mappa_core.records import Label
 IMPORT_SPLIT: Split = "train"
 FAILURE_KIND = "Imported"
 """The failure kind of a trajectory that its log marks as failed."""
-RUN_NAME, MESSAGE_NUMBERS = "run", "messages"
-"""Keys of a task's `meta`: the name of the rollout in its log, and the number of each action's message there."""
+RUN_NAME, MESSAGE_NUMBERS, SPAN_IDS = "run", "messages", "spans"
+"""Keys of a task's `meta`: the name of the rollout in its log (of spans: the id of the trace), the number of each
+action's message there and, of spans, the id of each action's span."""
 PEOPLE = "people"
 """The labeller of labels that came with a log."""
 _TASK_ID_DIGITS = 12
@@ -58,7 +60,9 @@ def build_trajectory(log: LoggedTrajectory, sample: int) -> ImportedTrajectory:
     name = name_task(log)
     identity = f"{name_samples(name)}{sample:03d}"
     numbers = [act.number for act in log.acts]
-    known = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
+    known: dict[str, Any] = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
+    if any(act.span is not None for act in log.acts):
+        known[SPAN_IDS] = [act.span for act in log.acts]
     trajectory = Trajectory(
         id=identity,
         task=replace(log.task, id=name, meta={**log.task.meta, **known}),
