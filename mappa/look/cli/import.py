@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.importing import Format, ImportResult
+    from mappa.look.importing.ledger import Ledger
 
 FORMATS = (
     "who-and-when", "agent-process-bench", "spans", "openai-agents", "langfuse", "atif", "inspect", "autogen",
@@ -158,6 +160,20 @@ def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -
     return pairs
 
 
+def describe_ledgers(ledgers: Mapping[str, Ledger]) -> Iterator[str]:
+    """What the files came to in the run, and what is not in it, or not as it was written."""
+    found = [
+        format_count(sum(getattr(ledger, f"{what}s") for ledger in ledgers.values()), what)
+        for what in ("text", "thought", "call", "result")
+    ]
+    yield f"read: {', '.join(found)}"
+    notes = Counter[str]()
+    for ledger in ledgers.values():
+        notes.update(ledger.notes)
+    if notes:
+        yield "not in the run: " + ", ".join(f"{count:,} {what}" for what, count in notes.most_common())
+
+
 def show_import(console: Console, imported: ImportResult) -> None:
     """Print what was imported, what was not and why, and a next command."""
 
@@ -171,6 +187,8 @@ def show_import(console: Console, imported: ImportResult) -> None:
         f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
         + "".join(f", {count:,} {why}" for why, count in counts.left_out.items())
     )
+    for line in describe_ledgers(imported.ledgers):
+        tell(line)
     agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
     more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
     tell(f"actions: {', '.join(agents[:MAX_SHOWN])}{more}")

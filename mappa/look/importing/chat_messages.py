@@ -22,6 +22,7 @@ from mappa.look.importing.log_mapping import (
     LoggedAction,
     LoggedTrajectory,
     LogMapping,
+    count_odd_scores,
     lookup,
     read_outcome,
     read_task,
@@ -142,7 +143,10 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
         entries=len(said),
         left_out=Counter(one.why for one in said if one.agent is None),
         unread=_unread_keys(said, mapping),
-        notes=_count_notes(said, answers),
+        notes={
+            **_count_notes(said, answers),
+            **count_odd_scores({name: lookup(line, key) for name, key in mapping.outcomes.items()}),
+        },
     )
 
 

@@ -1,8 +1,8 @@
-"""Reads what a message holds into one form, whoever wrote it: texts, thoughts, calls of tools, their answers, and notes of
-what was left out.
+"""Reads what a message holds into one form, whoever wrote it: texts, thoughts, calls of tools, their answers, and notes
+of what was left out.
 
-Content is a text, or a list of parts. Parts of OpenAI (chat completions and the items of responses), Anthropic, Bedrock,
-the AI SDK, LangChain, inspect_ai and OpenTelemetry name their `type`; those of Gemini and Bedrock are the value of a key.
+Content is a text, or a list of parts. Parts of OpenAI (chat completions and the items of responses), Anthropic, the AI
+SDK, LangChain, inspect_ai and OpenTelemetry name their `type`; those of Gemini and Bedrock are the value of a key.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_part(raw: Any, place: str) -> Content:
 
 
 def read_call(raw: Any, place: str) -> Content:
-    """Read a call of a tool, and the answer if it has one. Raises LogFormatError if it has neither name nor arguments."""
+    """Read a call of a tool, and its answer if it has one. Raises LogFormatError without name and arguments."""
     outer = raw if isinstance(raw, Mapping) else {}
     inner = next((outer[key] for key in _INSIDE_CALLS if isinstance(outer.get(key), Mapping)), outer)
     if isinstance(inner.get("function"), Mapping):  # OpenInference
@@ -139,7 +139,7 @@ def make_call(name: str, arguments: Any, identity: str | None) -> Content:
 
 
 def read_answer(raw: Any) -> tuple[str, Mapping[str, int], bool]:
-    """The text of what a tool answered, its notes, and whether it says that it failed; of what is no text and no list of
+    """The text of what a tool answered, its notes, and whether it says that it failed; of what is neither a text nor
     parts the JSON."""
     if isinstance(raw, str) or raw is None:
         return raw or "", {}, False

@@ -15,6 +15,7 @@ from mappa.config.yaml_io import format_yaml
 from mappa.look.importing.documents import read_documents
 from mappa.look.importing.formats import FORMATS, find_format
 from mappa.look.importing.label_files import LabelFile, join_label_files
+from mappa.look.importing.ledger import Ledger, count_by_file, name_files
 from mappa.look.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
 from mappa.look.importing.offers import IMPORT_RECIPE, ImportedWorkflow
 from mappa.look.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories, separate_tasks
@@ -81,6 +82,8 @@ class ImportResult:
     agents: dict[str, int]
     """Actions by agent."""
     counts: ImportCounts
+    ledgers: Mapping[str, Ledger]
+    """What is in the run and what is not, by file."""
     labels: LabelCounts
     problems: tuple[str, ...]
 
@@ -109,7 +112,7 @@ def import_logs(
     logs = separate_tasks(logs)
     imported, unjoined = join_label_files(build_trajectories([log for log in logs if log.acts]), label_files, mapping)
     trajectories = [one.trajectory for one in imported]
-    agents = count_agents(logs)
+    agents, ledgers = count_agents(logs), count_by_file(logs)
     name = new_run_name(CORE, IMPORT_RECIPE) if name is None else name
     run = root / name
     if run.exists():
@@ -119,7 +122,7 @@ def import_logs(
         root.mkdir(parents=True, exist_ok=True)
         with closing(OwnedFolder(".import-", root)) as aside:
             with RunFolder.create(aside.path, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
-                _write_run(registry, folder, imported, agents, paths, chosen)
+                _write_run(registry, folder, imported, agents, paths, chosen, ledgers)
             folder.path.rename(run)
     return ImportResult(
         folder=run,
@@ -129,6 +132,7 @@ def import_logs(
         measured=sum(IMPORT_METRIC in one.outcome for one in trajectories),
         agents=agents,
         counts=_count_entries(logs, FORMATS[chosen].entries),
+        ledgers=ledgers,
         labels=_count_labels(imported),
         problems=(*unjoined, *_find_unused_keys(logs, own), *_find_problems(logs)),
     )
@@ -141,6 +145,7 @@ def _write_run(
     agents: Mapping[str, int],
     paths: Sequence[Path],
     chosen: Format,
+    ledgers: Mapping[str, Ledger],
 ) -> None:
     trajectories = [one.trajectory for one in imported]
     composed = read_stored(folder.path).resolve(registry)
@@ -153,7 +158,12 @@ def _write_run(
     source = ", ".join(map(str, paths))
     labellers = sorted({label.labeller for one in imported for label in one.labels})
     folder.store.record_event(
-        IMPORT_EVENT, file=source, format=chosen, trajectories=len(trajectories), labellers=labellers
+        IMPORT_EVENT,
+        file=source,
+        format=chosen,
+        trajectories=len(trajectories),
+        labellers=labellers,
+        ledgers=msgspec.to_builtins(ledgers),
     )
     summary = Summary(
         plugin=CORE,
@@ -183,6 +193,7 @@ def read_logs(
             f"{names}: read as {chosen}, but it is not in this format ({type(error).__name__}: {error}); "
             "another is chosen with --format"
         ) from error
+    logs = name_files(logs, documents)
     _check_agents(logs, mapping.agents)
     if FORMATS[chosen].entries == "messages":
         _check_texts(logs, names)
