@@ -108,11 +108,11 @@ class LoggedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedTrajectory:
-    """One trajectory of a log, at `place` in `file`. `error` is the failure that the log reports, `run` its name in the log.
-    Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
-    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key, and
-    `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels of its
-    actions are known."""
+    """One trajectory of a log, at `place` in `file`. `error` is the failure that the log reports, `run` its name in
+    the log. Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason;
+    `unread` are keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its
+    key, and `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels
+    of its actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]

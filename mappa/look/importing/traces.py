@@ -276,8 +276,14 @@ class _Trace:
             else:
                 notes[OTHERS] += sum(one.role not in ("assistant", "tool") for one in written)
         shown = [one for identity in self._replies for one in self._given[identity]]
-        for held in {repr(one): one.content.notes for one in shown if one.content.notes}.values():
-            notes.update(held)
+        # A message is shown again in every later span, and so is what the actions themselves wrote.
+        written_here = {repr(one.content) for written in self._written.values() for one in written}
+        again = {repr(one.content) for one in self._replies.values()} | written_here
+        held = {
+            key: one.content.notes for one in shown if one.content.notes and (key := repr(one.content)) not in again
+        }
+        for more in held.values():
+            notes.update(more)
         told = {answer.text for one in shown for answer in one.content.answers}
         free = (_read_tool_result(span).stdout for span in self._tools if span.id not in self._claimed)
         notes[NO_CALL] += sum(bool(text) and text not in told for text in free)
