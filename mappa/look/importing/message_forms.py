@@ -151,8 +151,8 @@ def is_item(raw: Any) -> bool:
 
 
 def group_items(raws: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """The messages of a list, each with its place; items of one response are one: thoughts, texts and calls up to the
-    first answer, or the next thought behind a call or text."""
+    """The messages of a list, each with its place; items of one response are one: thoughts, a text and calls up to the
+    first answer, the next text, or the next thought behind a call or text."""
     start, group = 0, list[Any]()
     for number, raw in enumerate(raws):
         if group and _belongs(raw, group):
@@ -173,7 +173,10 @@ def _belongs(raw: Any, group: Sequence[Any]) -> bool:
 
     if not writes(raw) or not all(map(writes, group)) or not any(map(is_item, (raw, *group))):
         return False
-    return raw.get("type") != "reasoning" or all(one.get("type") == "reasoning" for one in group)
+    kinds = [one.get("type") for one in group]
+    if raw["type"] == "reasoning":
+        return set(kinds) == {"reasoning"}
+    return raw["type"] != "message" or "message" not in kinds
 
 
 def _is_output(raw: Mapping[str, Any]) -> bool:
