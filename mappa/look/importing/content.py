@@ -110,12 +110,14 @@ def read_call(raw: Any, place: str) -> Content:
     arguments = _first(inner, "arguments", "args", "input")
     if not isinstance(name, str) and arguments is None and "name" not in inner:
         raise LogFormatError(f"{place}.function: has no name")
+    if isinstance(arguments, str) and ("custom" in outer or outer.get("type") == "custom_tool_call"):
+        arguments = {"input": arguments}  # such a tool takes a text, and no object
     made = make_call(name if isinstance(name, str) and name else UNNAMED_TOOL, arguments, _identity({**inner, **outer}))
     (call,) = made.calls
     if "result" in outer:  # a tool of the provider, in inspect_ai
         is_answered = outer["result"] is not None or outer.get("error") is not None
         return join_content([made, _read_answer(outer["result"], outer, call.id, call.name)]) if is_answered else made
-    why = _first(outer, "parse_error", "error")
+    why = _first(outer, "parse_error", *(("error",) if outer.get("type") == "invalid_tool_call" else ()))
     if call.error is None and isinstance(why, str):
         return replace(made, calls=(replace(call, error=why),))
     return made
