@@ -94,8 +94,8 @@ def read_part(raw: Any, place: str) -> Content:
         return Content(text=raw)
     if not isinstance(raw, Mapping):
         raise LogFormatError(f"{place}: not a part of a message: it has no type")
-    if isinstance(raw.get("message_content"), Mapping):  # OpenInference
-        return read_part(raw["message_content"], place)
+    if isinstance(raw.get("message_content"), Mapping):  # OpenInference, which puts the call of a part beside it
+        return read_part({**raw, **raw["message_content"], "message_content": None}, place)
     kind = raw.get("type")
     return _read_typed(_snake(kind), raw, place) if isinstance(kind, str) else _read_keyed(raw, place)
 
@@ -189,7 +189,7 @@ def _read_thought(kind: str, part: Mapping[str, Any], place: str) -> Content:
     plain = _first(part, "thinking", "reasoning", "content", "text")
     hidden = kind.startswith("redacted") or part.get("redacted") is True
     cipher = plain if hidden else None
-    cipher = cipher or part.get("encrypted_content") or (part.get("data") if hidden else None)
+    cipher = cipher or part.get("encrypted_content") or (part.get("data") if hidden or plain is None else None)
     told = [_plain_text(one) for one in (None if hidden else plain, part.get("summary")) if one]
     # Anthropic leaves out a thought by sending its signature alone.
     if cipher or (not any(told) and part.get("signature")):
