@@ -171,7 +171,7 @@ def describe_ledgers(ledgers: Mapping[str, Ledger]) -> Iterator[str]:
     for ledger in ledgers.values():
         notes.update(ledger.notes)
     if notes:
-        yield "not in the run: " + ", ".join(f"{count:,} {what}" for what, count in notes.most_common())
+        yield "left out or changed: " + ", ".join(f"{count:,} {what}" for what, count in notes.most_common())
 
 
 def show_import(console: Console, imported: ImportResult) -> None:

@@ -1,5 +1,5 @@
-"""Reads what a message holds into one form, whoever wrote it: texts, thoughts, calls of tools, their answers, and notes
-of what was left out.
+"""Reads what a message holds into one form, of any provider and library: texts, thoughts, calls of tools, their
+answers, and notes of what was left out.
 
 Content is a text, or a list of parts. Parts of OpenAI (chat completions and the items of responses), Anthropic, the AI
 SDK, LangChain, inspect_ai and OpenTelemetry name their `type`; those of Gemini and Bedrock are the value of a key.
@@ -156,7 +156,7 @@ def read_answer(raw: Any) -> tuple[str, Mapping[str, int], bool]:
     failed = isinstance(raw, Mapping) and (
         raw.get("isError") is True
         or str(raw.get("type", "")).endswith("_error")
-        or raw.get("return_code", 0) not in (0, None)
+        or raw.get("return_code") not in (0, None)
     )
     return json.dumps(clean, ensure_ascii=False), notes, failed
 

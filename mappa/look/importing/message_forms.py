@@ -1,6 +1,5 @@
-"""Reads a message into one form, whoever wrote it: messages of OpenAI, Anthropic and Gemini, items of OpenAI's
-responses, messages of LangChain (also as its `dumps` writes them), of inspect_ai, of OpenInference and of the GenAI
-conventions."""
+"""Reads a message into one form: those of OpenAI, Anthropic and Gemini, items of OpenAI's responses, messages of
+LangChain (also as its `dumps` writes them), of inspect_ai, of OpenInference and of the GenAI conventions."""
 
 from __future__ import annotations
 
