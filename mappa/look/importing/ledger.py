@@ -40,14 +40,14 @@ def count_by_file(logs: Iterable[LoggedTrajectory]) -> dict[str, Ledger]:
 def count_log(log: LoggedTrajectory) -> Ledger:
     """The ledger of a rollout."""
     results = [result.stdout for act in log.acts for _, result in act.results]
-    answers, texts = set[str](), set[tuple[str, str]]()
+    answers, texts = set[str](), set[str]()
     # By identity first: of a conversation, every action is shown the same messages again.
     for message in {id(message): message for act in log.acts for message in act.messages}.values():
         if message.role == "tool":
             answers.add(message.content)
         elif message.content:
-            texts.add((message.role, message.content))
-    texts |= {("assistant", act.reply.content) for act in log.acts if act.reply.content}
+            texts.add(message.content)
+    texts |= {act.reply.content for act in log.acts if act.reply.content}
     return Ledger(
         texts=len(texts),
         thoughts=sum(act.reply.reasoning is not None for act in log.acts),
