@@ -42,11 +42,18 @@ _ITEM_ENDINGS = ("_call", "_call_output", "_approval_request", "_approval_respon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalMessage:
-    """A message in the one form. Of a message of a tool the answers are in its content."""
+    """A message in the one form. Of a message of a tool the answers are in its content. `joined` are the contents of
+    which it was made, if they were several."""
 
     role: MessageRole
     name: str | None
     content: Content
+    joined: tuple[Content, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Content, ...]:
+        """The contents as they stand in the log."""
+        return self.joined or (self.content,)
 
     def to_messages(self) -> tuple[Message, ...]:
         """As messages of the contract. Answers come before what a user wrote beside them, and behind what a model
@@ -87,7 +94,10 @@ def read_message(raw: Mapping[str, Any], role: MessageRole, name: str | None, pl
 
 def join_messages(messages: Sequence[NormalMessage]) -> NormalMessage:
     """Several messages as one of the first's role: a reply that stands in several."""
-    return replace(messages[0], content=join_content(one.content for one in messages))
+    if len(messages) == 1:
+        return messages[0]
+    pieces = tuple(piece for message in messages for piece in message.pieces)
+    return replace(messages[0], content=join_content(pieces), joined=pieces)
 
 
 def pair_answers(contents: Sequence[Content]) -> dict[int, dict[int, Answer]]:

@@ -24,7 +24,7 @@ from mappa.look.importing.chat_messages import (
     read_finish,
     read_token_count,
 )
-from mappa.look.importing.content import Answer, Content, join_content, make_call, read_answer, read_content
+from mappa.look.importing.content import Answer, Content, make_call, read_answer, read_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.log_mapping import (
     LogFormatError,
@@ -277,13 +277,10 @@ class _Trace:
                 notes[OTHERS] += sum(one.role not in ("assistant", "tool") for one in written)
         shown = [one for identity in self._replies for one in self._given[identity]]
         # A message is shown again in every later span, and so is what the actions themselves wrote.
-        written_here = {repr(one.content) for written in self._written.values() for one in written}
-        again = {repr(one.content) for one in self._replies.values()} | written_here
-        held = {
-            key: one.content.notes for one in shown if one.content.notes and (key := repr(one.content)) not in again
-        }
-        for more in held.values():
-            notes.update(more)
+        own = {repr(piece) for written in self._written.values() for one in written for piece in one.pieces}
+        pieces = {repr(piece): piece.notes for one in shown for piece in one.pieces if piece.notes}
+        for held in (noted for key, noted in pieces.items() if key not in own):
+            notes.update(held)
         told = {answer.text for one in shown for answer in one.content.answers}
         free = (_read_tool_result(span).stdout for span in self._tools if span.id not in self._claimed)
         notes[NO_CALL] += sum(bool(text) and text not in told for text in free)
@@ -398,7 +395,7 @@ def _join_reply(span: Span, written: Sequence[NormalMessage]) -> NormalMessage:
     if len(written) == 1 or _are_candidates(span, written):
         return written[-1]
     own = [one for one in written if one.role in ("assistant", "tool")] or written[-1:]
-    return replace(own[0], content=join_content(one.content for one in own))
+    return join_messages(own)
 
 
 def _are_candidates(span: Span, written: Sequence[NormalMessage]) -> bool:

@@ -19,7 +19,7 @@ WORD = re.compile(r"(?:ask|txt|thk|arg|res|enc|img)-\d+")
 
 
 @pytest.mark.parametrize("kind", LOGS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(talk=talks())
 def test_every_word_of_a_log_is_in_the_run_or_noted(tmp_path: Path, kind: str, talk: Talk) -> None:
     form, write = LOGS[kind]
