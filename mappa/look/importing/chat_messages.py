@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal, get_args
 
 from mappa.look.importing.content import Answer, join_content
@@ -193,8 +194,8 @@ def read_usage(raw: Mapping[str, Any], place: str) -> Usage:
 
 
 def read_token_count(value: Any, place: str) -> int | None:
-    """Read a number of tokens; a table writes whole numbers as 12.0 where some are missing."""
-    if value is None:
+    """Read a number of tokens; a table writes whole numbers as 12.0, and NaN for those that are missing."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         raise LogFormatError(f"{place}: no number of tokens: {value!r}")
@@ -313,6 +314,8 @@ def _read_action(
 ) -> LoggedAction:
     content, raw = one.message.content, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
+    if isinstance(seconds, float) and not isfinite(seconds):
+        seconds = None
     if usage is not None and not isinstance(usage, Mapping):
         raise LogFormatError(f"{one.place}.usage: not an object")
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):

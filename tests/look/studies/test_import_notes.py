@@ -173,6 +173,12 @@ def test_a_score_that_is_not_finite_is_no_outcome_and_is_noted(read):
     assert log.notes == {f"scores {name} that are no finite number": 1 for name in ("correct", "cost")}
 
 
+def test_counts_and_times_that_are_not_finite_are_unknown(read):
+    odd = {"usage": {"prompt_tokens": float("nan"), "completion_tokens": 3}, "seconds": float("inf")}
+    (act,) = read({"messages": [ASKED, {"role": "assistant", "content": "4", **odd}]}).acts
+    assert (act.usage.prompt_tokens, act.usage.completion_tokens, act.seconds) == (None, 3, 0.0)
+
+
 def test_what_json_lacks_is_kept_in_files_of_the_user():
     assert str(parse_own_json("[NaN, -Infinity, 1e999]")) == "[nan, -inf, inf]"
     assert parse_own_json(f"[{10**90}, {'9' * (MAX_OWN_DIGITS + 1)}]") == [10**90, "9" * (MAX_OWN_DIGITS + 1)]
