@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal, get_args
 
-from mappa.look.importing.content import Answer, join_content
+from mappa.look.importing.content import Answer, join_content, read_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.labels import read_logged_labels
 from mappa.look.importing.log_mapping import (
@@ -61,6 +61,8 @@ _KNOWN_KEYS = {
 }
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""
+_SYSTEM_KEYS = ("system", "system_instruction", "systemInstruction", "instructions")
+"""Where requests of providers have the system prompt."""
 SYSTEM, ANSWER, UNNAMED = "system prompts", "answers of tools", "messages of a user"
 """Why messages are no actions."""
 BEHIND = "messages behind the last action"
@@ -100,10 +102,24 @@ class _LoggedMessage:
     remark: str = ""
 
 
-def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_action: bool = True) -> LoggedTrajectory:
+def read_request(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTrajectory:
+    """Read the trajectory of a line of messages, which may have its system prompt beside them, as requests of
+    Anthropic, Gemini and OpenAI's responses do. Raises LogFormatError as `read_conversation` does."""
+    held = {key: line.get(key) for key in _SYSTEM_KEYS}
+    prompts = {key: value.get("parts") if isinstance(value, Mapping) else value for key, value in held.items()}
+    texts = (read_content(value, key).text for key, value in prompts.items() if isinstance(value, str | list))
+    return read_conversation(
+        line, mapping, before=tuple(Message(role="system", content=text) for text in texts if text)
+    )
+
+
+def read_conversation(
+    line: Mapping[str, Any], mapping: LogMapping, *, needs_action: bool = True, before: tuple[Message, ...] = ()
+) -> LoggedTrajectory:
     """Read the trajectory of a conversation.
 
     Args:
+        before: what every agent was shown before the first message.
         needs_action: whether a conversation without an action is an error, or a trajectory without one.
 
     Raises:
@@ -121,7 +137,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
     groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
     said = [_read_messages(number, group, mapping) for number, group in groups]
     answers = _tool_answers(said)
-    shown: list[Message] = []
+    shown = list(before)
     acts = []
     for place, one in enumerate(said):
         if one.agent is not None:

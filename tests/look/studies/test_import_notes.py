@@ -201,6 +201,20 @@ def test_a_list_of_items_of_responses_is_a_conversation(read):
     assert [result.stdout for _, result in log.acts[0].results] == ["2e30"]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"system": "Be brief."}, {"system": [{"type": "text", "text": "Be brief."}]}, {"instructions": "Be brief."},
+        {"systemInstruction": {"parts": [{"text": "Be brief."}]}},
+    ],
+)  # fmt: skip
+def test_a_system_prompt_beside_the_messages_is_shown(read, beside):
+    log = read({**beside, "messages": [ASKED, {"role": "assistant", "content": "2e30"}]})
+    (act,) = log.acts
+    assert [(one.role, one.content) for one in act.messages] == [("system", "Be brief."), ("user", ASKED["content"])]
+    assert (act.number, log.entries) == (1, 2)
+
+
 def test_the_command_says_what_is_in_the_run_and_what_is_not(tmp_path, capsys):
     image = {"type": "image_url", "image_url": {"url": "x"}}
     rows = [ASKED, {"role": "assistant", "content": "4", "reasoning": "Hm."}, {"role": "user", "content": [image]}]
