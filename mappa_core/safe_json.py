@@ -31,9 +31,9 @@ def parse_untrusted_json(text: str, *, max_characters: int = MAX_CHARACTERS) -> 
 
 
 def parse_own_json(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:
-    """Parse a text of the user's own, which other programs wrote: numbers that are not finite are floats (`nan`, `inf`),
-    whole numbers of any length are kept (longer than MAX_OWN_DIGITS as texts), and half a character becomes U+FFFD.
-    Raises ValueError as `parse_untrusted_json` does for the rest."""
+    """Parse a text of the user's own, which other programs wrote: numbers that are not finite are floats (`nan`,
+    `inf`), whole numbers of any length are kept (longer than MAX_OWN_DIGITS as texts), and half a character becomes
+    U+FFFD. Raises ValueError as `parse_untrusted_json` does for the rest."""
     decoder = json.JSONDecoder(object_pairs_hook=_object, parse_int=_own_number)
     value = _decode(decoder, text, max_characters)
     for _ in _levels(value):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mappa.cli.formats import format_count
 
 if TYPE_CHECKING:
     from mappa.look.importing import ImportResult
+    from mappa.look.importing.ledger import Ledger
 
 MAX_SHOWN = 8
 """Maximum number of agents, and of things that were not understood, that are printed."""
@@ -19,6 +21,7 @@ def describe_import(imported: ImportResult) -> Iterator[tuple[str, str | None]]:
     counts, labels = imported.counts, imported.labels
     if imported.trajectories or imported.is_new:
         yield from _describe_plays(imported)
+        yield from ((line, None) for line in _describe_ledgers(imported.ledgers))
     else:
         yield "nothing new was written", None
     if labels.agents or labels.steps:
@@ -59,3 +62,17 @@ def _describe_plays(imported: ImportResult) -> Iterator[tuple[str, str | None]]:
     agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
     more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
     yield f"actions: {', '.join(agents[:MAX_SHOWN])}{more}", None
+
+
+def _describe_ledgers(ledgers: Mapping[str, Ledger]) -> Iterator[str]:
+    """What the files came to in the run, and what is not in it, or not as it was written."""
+    found = [
+        format_count(sum(getattr(ledger, f"{what}s") for ledger in ledgers.values()), what)
+        for what in ("text", "thought", "call", "result")
+    ]
+    yield f"read: {', '.join(found)}"
+    notes = Counter[str]()
+    for ledger in ledgers.values():
+        notes.update(ledger.notes)
+    if notes:
+        yield "left out or changed: " + ", ".join(f"{count:,} {what}" for what, count in notes.most_common())

@@ -12,9 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal, get_args
 
-from mappa.look.importing.content import Answer, join_content
+from mappa.look.importing.content import Answer, join_content, read_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.labels import read_logged_labels
 from mappa.look.importing.log_mapping import (
@@ -22,6 +23,7 @@ from mappa.look.importing.log_mapping import (
     LoggedAction,
     LoggedTrajectory,
     LogMapping,
+    count_odd_scores,
     lookup,
     read_outcome,
     read_task,
@@ -59,6 +61,8 @@ _KNOWN_KEYS = {
 }
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""
+_SYSTEM_KEYS = ("system", "system_instruction", "systemInstruction", "instructions")
+"""Where requests of providers have the system prompt."""
 SYSTEM, ANSWER, UNNAMED = "system prompts", "answers of tools", "messages of a user"
 """Why messages are no actions."""
 BEHIND = "messages behind the last action"
@@ -98,10 +102,24 @@ class _LoggedMessage:
     remark: str = ""
 
 
-def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_action: bool = True) -> LoggedTrajectory:
+def read_request(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTrajectory:
+    """Read the trajectory of a line of messages, which may have its system prompt beside them, as requests of
+    Anthropic, Gemini and OpenAI's responses do. Raises LogFormatError as `read_conversation` does."""
+    held = {key: line.get(key) for key in _SYSTEM_KEYS}
+    prompts = {key: value.get("parts") if isinstance(value, Mapping) else value for key, value in held.items()}
+    texts = (read_content(value, key).text for key, value in prompts.items() if isinstance(value, str | list))
+    return read_conversation(
+        line, mapping, before=tuple(Message(role="system", content=text) for text in texts if text)
+    )
+
+
+def read_conversation(
+    line: Mapping[str, Any], mapping: LogMapping, *, needs_action: bool = True, before: tuple[Message, ...] = ()
+) -> LoggedTrajectory:
     """Read the trajectory of a conversation.
 
     Args:
+        before: what every agent was shown before the first message.
         needs_action: whether a conversation without an action is an error, or a trajectory without one.
 
     Raises:
@@ -119,7 +137,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
     groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
     said = [_read_messages(number, group, mapping) for number, group in groups]
     answers = _tool_answers(said)
-    shown: list[Message] = []
+    shown = list(before)
     acts = []
     for place, one in enumerate(said):
         if one.agent is not None:
@@ -142,7 +160,10 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
         entries=len(said),
         left_out=Counter(one.why for one in said if one.agent is None),
         unread=_unread_keys(said, mapping),
-        notes=_count_notes(said, answers),
+        notes={
+            **_count_notes(said, answers),
+            **count_odd_scores({name: lookup(line, key) for name, key in mapping.outcomes.items()}),
+        },
     )
 
 
@@ -189,8 +210,8 @@ def read_usage(raw: Mapping[str, Any], place: str) -> Usage:
 
 
 def read_token_count(value: Any, place: str) -> int | None:
-    """Read a number of tokens; a table writes whole numbers as 12.0 where some are missing."""
-    if value is None:
+    """Read a number of tokens; a table writes whole numbers as 12.0, and NaN for those that are missing."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         raise LogFormatError(f"{place}: no number of tokens: {value!r}")
@@ -217,10 +238,7 @@ def name_unknown_finish(value: Any, key: str) -> Iterator[str]:
 def _read_messages(number: int, group: Sequence[Any], mapping: LogMapping) -> _LoggedMessage:
     """Read a message, or the items of one response."""
     read = [_read_message(raw, number + place, mapping) for place, raw in enumerate(group)]
-    first = read[0]
-    if len(read) == 1:
-        return first
-    return replace(first, message=join_messages([one.message for one in read]))
+    return replace(read[0], message=join_messages([one.message for one in read]))
 
 
 def _read_message(raw: Any, number: int, mapping: LogMapping) -> _LoggedMessage:
@@ -312,6 +330,8 @@ def _read_action(
 ) -> LoggedAction:
     content, raw = one.message.content, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
+    if isinstance(seconds, float) and not isfinite(seconds):
+        seconds = None
     if usage is not None and not isinstance(usage, Mapping):
         raise LogFormatError(f"{one.place}.usage: not an object")
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):

@@ -1,8 +1,8 @@
-"""Reads what a message holds into one form, whoever wrote it: texts, thoughts, calls of tools, their answers, and notes of
-what was left out.
+"""Reads what a message holds into one form, of any provider and library: texts, thoughts, calls of tools, their
+answers, and notes of what was left out.
 
-Content is a text, or a list of parts. Parts of OpenAI (chat completions and the items of responses), Anthropic, Bedrock,
-the AI SDK, LangChain, inspect_ai and OpenTelemetry name their `type`; those of Gemini and Bedrock are the value of a key.
+Content is a text, or a list of parts. Parts of OpenAI (chat completions and the items of responses), Anthropic, the AI
+SDK, LangChain, inspect_ai and OpenTelemetry name their `type`; those of Gemini and Bedrock are the value of a key.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def read_part(raw: Any, place: str) -> Content:
         return Content(text=raw)
     if not isinstance(raw, Mapping):
         raise LogFormatError(f"{place}: not a part of a message: it has no type")
-    if isinstance(raw.get("message_content"), Mapping):  # OpenInference
-        return read_part(raw["message_content"], place)
+    if isinstance(raw.get("message_content"), Mapping):  # OpenInference, which puts the call of a part beside it
+        return read_part({**raw, **raw["message_content"], "message_content": None}, place)
     kind = raw.get("type")
     return _read_typed(_snake(kind), raw, place) if isinstance(kind, str) else _read_keyed(raw, place)
 
 
 def read_call(raw: Any, place: str) -> Content:
-    """Read a call of a tool, and the answer if it has one. Raises LogFormatError if it has neither name nor arguments."""
+    """Read a call of a tool, and its answer if it has one. Raises LogFormatError without name and arguments."""
     outer = raw if isinstance(raw, Mapping) else {}
     inner = next((outer[key] for key in _INSIDE_CALLS if isinstance(outer.get(key), Mapping)), outer)
     if isinstance(inner.get("function"), Mapping):  # OpenInference
@@ -110,12 +110,14 @@ def read_call(raw: Any, place: str) -> Content:
     arguments = _first(inner, "arguments", "args", "input")
     if not isinstance(name, str) and arguments is None and "name" not in inner:
         raise LogFormatError(f"{place}.function: has no name")
+    if isinstance(arguments, str) and ("custom" in outer or outer.get("type") == "custom_tool_call"):
+        arguments = {"input": arguments}  # such a tool takes a text, and no object
     made = make_call(name if isinstance(name, str) and name else UNNAMED_TOOL, arguments, _identity({**inner, **outer}))
     (call,) = made.calls
     if "result" in outer:  # a tool of the provider, in inspect_ai
         is_answered = outer["result"] is not None or outer.get("error") is not None
         return join_content([made, _read_answer(outer["result"], outer, call.id, call.name)]) if is_answered else made
-    why = _first(outer, "parse_error", "error")
+    why = _first(outer, "parse_error", *(("error",) if outer.get("type") == "invalid_tool_call" else ()))
     if call.error is None and isinstance(why, str):
         return replace(made, calls=(replace(call, error=why),))
     return made
@@ -139,7 +141,7 @@ def make_call(name: str, arguments: Any, identity: str | None) -> Content:
 
 
 def read_answer(raw: Any) -> tuple[str, Mapping[str, int], bool]:
-    """The text of what a tool answered, its notes, and whether it says that it failed; of what is no text and no list of
+    """The text of what a tool answered, its notes, and whether it says that it failed; of what is neither a text nor
     parts the JSON."""
     if isinstance(raw, str) or raw is None:
         return raw or "", {}, False
@@ -154,7 +156,7 @@ def read_answer(raw: Any) -> tuple[str, Mapping[str, int], bool]:
     failed = isinstance(raw, Mapping) and (
         raw.get("isError") is True
         or str(raw.get("type", "")).endswith("_error")
-        or raw.get("return_code", 0) not in (0, None)
+        or raw.get("return_code") not in (0, None)
     )
     return json.dumps(clean, ensure_ascii=False), notes, failed
 
@@ -187,7 +189,7 @@ def _read_thought(kind: str, part: Mapping[str, Any], place: str) -> Content:
     plain = _first(part, "thinking", "reasoning", "content", "text")
     hidden = kind.startswith("redacted") or part.get("redacted") is True
     cipher = plain if hidden else None
-    cipher = cipher or part.get("encrypted_content") or (part.get("data") if hidden else None)
+    cipher = cipher or part.get("encrypted_content") or (part.get("data") if hidden or plain is None else None)
     told = [_plain_text(one) for one in (None if hidden else plain, part.get("summary")) if one]
     # Anthropic leaves out a thought by sending its signature alone.
     if cipher or (not any(told) and part.get("signature")):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mappa.look.importing.chat_messages import read_conversation
+from mappa.look.importing.chat_messages import read_request
 from mappa.look.importing.documents import Document
 from mappa.look.importing.frameworks import (
     looks_like_atif,
@@ -72,7 +72,7 @@ def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[L
                 "langchain_core.messages"
             )
         try:
-            logs.append(replace(read_conversation(document.row, mapping), place=document.place))
+            logs.append(replace(read_request(document.row, mapping), place=document.place))
         except LogFormatError as problem:
             raise InputError(f"{document.place}: {problem}") from None
     return logs

@@ -19,7 +19,9 @@ from mappa.look.importing.log_mapping import (
     LoggedTrajectory,
     LogMapping,
     can_be_correct,
+    count_odd_scores,
     lookup,
+    read_finite,
 )
 from mappa.look.importing.message_forms import MESSAGE_KEYS, find_role, is_langchain, unwrap
 from mappa_core import InputError
@@ -105,7 +107,11 @@ def read_inspect(documents: Sequence[Document], mapping: LogMapping) -> list[Log
         for number, (sample, (outcome, problems)) in enumerate(zip(samples, scores, strict=True)):
             inner = Document(row=sample, place=f"{document.place}: samples.{number}", file=document.file)
             log = _read_inspect_sample(inner, mapping)
-            logs.append(replace(log, outcome={**outcome, **log.outcome}, problems=problems))
+            odd = count_odd_scores(
+                {name: _mapping(score).get("value") for name, score in _mapping(sample.get("scores")).items()}
+            )
+            notes = {**log.notes, **odd}
+            logs.append(replace(log, outcome={**outcome, **log.outcome}, problems=problems, notes=notes))
     return logs
 
 
@@ -399,6 +405,6 @@ def _inspect_scores(sample: Mapping[str, Any]) -> dict[str, float]:
     for name, score in _mapping(sample.get("scores")).items():
         value = _mapping(score).get("value")
         number = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value) if isinstance(value, str) else value
-        if isinstance(number, int | float):
-            found[str(name)] = float(number)
+        if isinstance(number, int | float) and (known := read_finite(number)) is not None:
+            found[str(name)] = known
     return found

@@ -20,6 +20,7 @@ from mappa.config.yaml_io import format_yaml
 from mappa.look.importing.documents import read_documents
 from mappa.look.importing.formats import FORMATS, find_format
 from mappa.look.importing.label_files import LabelFile, join_label_files
+from mappa.look.importing.ledger import Ledger, count_by_file
 from mappa.look.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
 from mappa.look.importing.offers import IMPORT_RECIPE, ImportedWorkflow
 from mappa.look.importing.play_sources import (
@@ -121,6 +122,8 @@ class ImportResult:
     agents: dict[str, int]
     """Actions by agent."""
     counts: ImportCounts
+    ledgers: Mapping[str, Ledger]
+    """What is in the run and what is not, by file."""
     labels: LabelCounts
     problems: tuple[str, ...]
     unfinished: tuple[str, ...]
@@ -328,6 +331,7 @@ def _add_plays(
         is_whole=store.note(TASKS_NOTE, int) is None,
     )
     logs, joined = [one.log for one in changed], iter(imported)
+    ledgers = count_by_file(logs)
     recorded = [None if one is None else next(joined) for one in built]
     with store.together():
         tally = store.note(TALLY_NOTE, dict[str, _AgentTally]) or {}
@@ -348,7 +352,12 @@ def _add_plays(
             store.set_note(TALLY_NOTE, tally)
             labellers = sorted({label.labeller for one in imported for label in one.labels})
             store.record_event(
-                IMPORT_EVENT, file=source.name, format=chosen, trajectories=len(imported), labellers=labellers
+                IMPORT_EVENT,
+                file=source.name,
+                format=chosen,
+                trajectories=len(imported),
+                labellers=labellers,
+                ledgers=msgspec.to_builtins(ledgers),
             )
         _add_tasks(folder, _first_of_their_task(changed, recorded))
     if changed:
@@ -364,6 +373,7 @@ def _add_plays(
         measured=sum(IMPORT_METRIC in one.trajectory.outcome for one in imported),
         agents=count_agents(logs),
         counts=_count_entries(logs, FORMATS[chosen].entries),
+        ledgers=ledgers,
         labels=_count_labels(imported),
         problems=(*unjoined, *_find_problems(logs)),
         unfinished=found.unfinished,

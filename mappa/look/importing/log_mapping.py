@@ -109,11 +109,11 @@ class LoggedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedTrajectory:
-    """One trajectory of a log, at `place`. `error` is the failure that the log reports, `run` its name in the log.
-    Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
-    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key, and
-    `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels of its
-    actions are known."""
+    """One trajectory of a log, at `place` in `file`. `error` is the failure that the log reports, `run` its name in
+    the log. Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason;
+    `unread` are keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its
+    key, and `notes` count by kind what is not in the run, or not as it was written. Without `has_text` only the labels
+    of its actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]
@@ -121,6 +121,7 @@ class LoggedTrajectory:
     seconds: float = 0.0
     error: str | None = None
     place: str = ""
+    file: str = ""
     run: str | None = None
     labels: LoggedLabels = field(default_factory=LoggedLabels)
     entries: int = 0
@@ -194,23 +195,41 @@ def can_be_correct(value: float) -> bool:
     return 0.0 <= value <= 1.0
 
 
+def read_finite(value: float) -> float | None:
+    """A number as a float; None for one that is not finite, or that no float can be."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def read_outcome(record: Mapping[str, Any], outcomes: Mapping[str, str]) -> dict[str, float]:
-    """Read the outcomes of a line, by name. Missing ones and null are left out. Raises LogFormatError for what is no
-    finite number, and for a `correct` that is not within 0..1."""
+    """Read the outcomes of a line, by name. Missing ones, null and numbers that are not finite are left out. Raises
+    LogFormatError for what is no number, and for a `correct` that is not within 0..1."""
     outcomes_by_name: dict[str, float] = {}
     for name, key in outcomes.items():
         value = lookup(record, key)
         if value is None:
             continue
-        if not isinstance(value, bool | int | float) or not math.isfinite(value):
-            raise LogFormatError(f"{key}: neither a finite number nor true or false: {value!r}")
-        if name == IMPORT_METRIC and not can_be_correct(value):
+        if not isinstance(value, bool | int | float):
+            raise LogFormatError(f"{key}: neither a number nor true or false: {value!r}")
+        number = read_finite(value)
+        if number is None:
+            continue
+        if name == IMPORT_METRIC and not can_be_correct(number):
             raise LogFormatError(
                 f"{key}: {value!r} is not within 0..1, as an outcome `{IMPORT_METRIC}` must be; keep it under another "
                 f"name: --outcome NAME={key}"
             )
-        outcomes_by_name[name] = float(value)
+        outcomes_by_name[name] = number
     return outcomes_by_name
+
+
+def count_odd_scores(scores: Mapping[str, Any]) -> dict[str, int]:
+    """A note for each score, by its name, that is a number and not finite."""
+    odd = (name for name, value in scores.items() if isinstance(value, int | float) and read_finite(value) is None)
+    return {f"scores {name} that are no finite number": 1 for name in odd}
 
 
 def read_task(record: Mapping[str, Any], mapping: LogMapping, *, prompt: str | None) -> Task:

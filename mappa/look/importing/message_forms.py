@@ -1,6 +1,5 @@
-"""Reads a message into one form, whoever wrote it: messages of OpenAI, Anthropic and Gemini, items of OpenAI's
-responses, messages of LangChain (also as its `dumps` writes them), of inspect_ai, of OpenInference and of the GenAI
-conventions."""
+"""Reads a message into one form: those of OpenAI, Anthropic and Gemini, items of OpenAI's responses, messages of
+LangChain (also as its `dumps` writes them), of inspect_ai, of OpenInference and of the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -43,11 +42,18 @@ _ITEM_ENDINGS = ("_call", "_call_output", "_approval_request", "_approval_respon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalMessage:
-    """A message in the one form. Of a message of a tool the answers are in its content."""
+    """A message in the one form. Of a message of a tool the answers are in its content. `joined` are the contents of
+    which it was made, if they were several."""
 
     role: MessageRole
     name: str | None
     content: Content
+    joined: tuple[Content, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Content, ...]:
+        """The contents as they stand in the log."""
+        return self.joined or (self.content,)
 
     def to_messages(self) -> tuple[Message, ...]:
         """As messages of the contract. Answers come before what a user wrote beside them, and behind what a model
@@ -88,7 +94,10 @@ def read_message(raw: Mapping[str, Any], role: MessageRole, name: str | None, pl
 
 def join_messages(messages: Sequence[NormalMessage]) -> NormalMessage:
     """Several messages as one of the first's role: a reply that stands in several."""
-    return replace(messages[0], content=join_content(one.content for one in messages))
+    if len(messages) == 1:
+        return messages[0]
+    pieces = tuple(piece for message in messages for piece in message.pieces)
+    return replace(messages[0], content=join_content(pieces), joined=pieces)
 
 
 def pair_answers(contents: Sequence[Content]) -> dict[int, dict[int, Answer]]:
@@ -151,8 +160,8 @@ def is_item(raw: Any) -> bool:
 
 
 def group_items(raws: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """The messages of a list, each with its place; items of one response are one: thoughts, texts and calls up to the
-    first answer, or the next thought behind a call or text."""
+    """The messages of a list, each with its place; items of one response are one: thoughts, a text and calls up to the
+    first answer, the next text, or the next thought behind a call or text."""
     start, group = 0, list[Any]()
     for number, raw in enumerate(raws):
         if group and _belongs(raw, group):
@@ -173,7 +182,10 @@ def _belongs(raw: Any, group: Sequence[Any]) -> bool:
 
     if not writes(raw) or not all(map(writes, group)) or not any(map(is_item, (raw, *group))):
         return False
-    return raw.get("type") != "reasoning" or all(one.get("type") == "reasoning" for one in group)
+    kinds = [one.get("type") for one in group]
+    if raw["type"] == "reasoning":
+        return set(kinds) == {"reasoning"}
+    return raw["type"] != "message" or "message" not in kinds
 
 
 def _is_output(raw: Mapping[str, Any]) -> bool:

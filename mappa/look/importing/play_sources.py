@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from mappa.look.importing.documents import Document, read_documents
 from mappa.look.importing.formats import FORMATS, find_format
 from mappa.look.importing.growing_files import FileReading, FileState, read_new_parts, read_ranges
+from mappa.look.importing.ledger import name_files
 from mappa.look.importing.log_mapping import Format, LoggedTrajectory, LogMapping
 from mappa_core import InputError
 
@@ -202,7 +203,7 @@ class _NewPlayReader:
 def parse_documents(documents: Sequence[Document], mapping: LogMapping, chosen: Format) -> list[LoggedTrajectory]:
     """Read the rollouts of objects of a format. Raises InputError, naming file, line and key."""
     try:
-        return FORMATS[chosen].read(documents, mapping)
+        return name_files(FORMATS[chosen].read(documents, mapping), documents)
     except InputError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # whatever is in the log

@@ -24,13 +24,14 @@ from mappa.look.importing.chat_messages import (
     read_finish,
     read_token_count,
 )
-from mappa.look.importing.content import Answer, Content, join_content, make_call, read_answer, read_content
+from mappa.look.importing.content import Answer, Content, make_call, read_answer, read_content
 from mappa.look.importing.documents import decode_embedded
 from mappa.look.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
     LoggedTrajectory,
     LogMapping,
+    count_odd_scores,
     read_outcome,
     read_task,
 )
@@ -110,7 +111,7 @@ class _Trace:
         unread = tuple(dict.fromkeys(name for end in ends for name in name_unknown_finish(end, _FINISH)))
         return replace(
             log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace, unread=unread,
-            notes=self._count_notes(),
+            notes={**self._count_notes(), **log.notes},
         )  # fmt: skip
 
     def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
@@ -128,7 +129,8 @@ class _Trace:
             acts=acts,
             outcome=read_outcome(known, {**own, **mapping.outcomes}),
             seconds=root.end - root.start,
-            error=str(failed or "the root span has the status error") if root.failed else None,
+            error=str(failed or root.error or "the root span has the status error") if root.failed else None,
+            notes=count_odd_scores({name: known.get(key) for name, key in {**own, **mapping.outcomes}.items()}),
         )
 
     @cached_property
@@ -275,7 +277,10 @@ class _Trace:
             else:
                 notes[OTHERS] += sum(one.role not in ("assistant", "tool") for one in written)
         shown = [one for identity in self._replies for one in self._given[identity]]
-        for held in {repr(one): one.content.notes for one in shown if one.content.notes}.values():
+        # A message is shown again in every later span, and so is what the actions themselves wrote.
+        own = {repr(piece) for written in self._written.values() for one in written for piece in one.pieces}
+        pieces = {repr(piece): piece.notes for one in shown for piece in one.pieces if piece.notes}
+        for held in (noted for key, noted in pieces.items() if key not in own):
             notes.update(held)
         told = {answer.text for one in shown for answer in one.content.answers}
         free = (_read_tool_result(span).stdout for span in self._tools if span.id not in self._claimed)
@@ -324,8 +329,8 @@ def _find_unnamed(given: Sequence[NormalMessage], reply: Content, place: int) ->
 
 
 def _behind(given: Sequence[NormalMessage], call: ToolCall) -> Sequence[NormalMessage]:
-    """The messages from the last one with a call. Of a model that is shown answers without any call of its id all, of one
-    that is shown other calls of its id none."""
+    """The messages from the last one with a call. Of a model that is shown answers without any call of its id all, of
+    one that is shown other calls of its id none."""
     last = max((number for number, one in enumerate(given) if call in one.content.calls), default=None)
     if last is not None:
         return given[last:]
@@ -386,12 +391,12 @@ def _read_output(span: Span) -> list[NormalMessage]:
 
 
 def _join_reply(span: Span, written: Sequence[NormalMessage]) -> NormalMessage:
-    """A reply is one message or, of parallel calls and of an agent that called tools, several: those of the model and of
-    its tools are joined. Of several candidates it is the last."""
+    """A reply is one message or, of parallel calls and of an agent that called tools, several: those of the model and
+    of its tools are joined. Of several candidates it is the last."""
     if len(written) == 1 or _are_candidates(span, written):
         return written[-1]
     own = [one for one in written if one.role in ("assistant", "tool")] or written[-1:]
-    return replace(own[0], content=join_content(one.content for one in own))
+    return join_messages(own)
 
 
 def _are_candidates(span: Span, written: Sequence[NormalMessage]) -> bool:

@@ -109,7 +109,7 @@ BAD = {
     "content": (CHAT[1], {"role": "user", "content": 7}, "messages.1.content: neither text, null nor a list"),
     "a part": (CHAT[1], {"role": "user", "content": [{"x": 1}]}, "messages.1.content.0: not a part"),
     "a call": (CHAT[1], {"role": "assistant", "tool_calls": [{}]}, "messages.1.tool_calls.0.function: has no name"),
-    "the old form": (CHAT[1], {"role": "assistant", "function_call": {}}, "messages.1.function_call: the API's old"),
+    "the old form": (CHAT[1], {"role": "assistant", "function_call": {}}, "messages.1.function_call.function: has no"),
     "tokens": (CHAT[1], {"role": "assistant", "usage": {"prompt_tokens": "many"}}, "messages.1.usage.prompt_tokens"),
     "nobody acts": (CHAT[1], CHAT[0], "no message is an action"),
     "nothing asked": (CHAT[0], CHAT[5], "no message of a user says what the task was; name the key .* --prompt"),
@@ -129,7 +129,7 @@ def test_keys_that_are_named_and_not_there_are_refused(tmp_path):
         imported(tmp_path, good, messages="chat")
     with pytest.raises(InputError, match="line 1: kind: is not there, and --stratum names it"):
         imported(tmp_path, good, stratum="kind")
-    with pytest.raises(InputError, match="line 1: ok: neither a finite number nor true or false: 'yes'"):
+    with pytest.raises(InputError, match="line 1: ok: neither a number nor true or false: 'yes'"):
         imported(tmp_path, good, outcomes={"correct": "ok"})
     with pytest.raises(InputError, match=r"log\.jsonl, line 2"):
         imported(tmp_path, good, '{"messages": [')
