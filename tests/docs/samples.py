@@ -174,7 +174,8 @@ class Reading:
         if "ID" in words:
             with RunReader(Path(next(word for word in words if word.startswith("runs/")))) as reader:
                 words = [next(iter(reader.trajectories)).id if word == "ID" else word for word in words]
-        fresh = command in PLAYS and not (command == "observe" and given["run"]) and not given.get("resume")
+        looks = command == "observe" and any("=" not in word for word in given["settings"])
+        fresh = command in PLAYS and not looks and not given.get("resume")
         assert main([*words, *(SHORT if fresh else ())]) == 0, f"{said}: it fails"
 
     def _pip(self, words: Sequence[str], said: str, runs: bool) -> None:

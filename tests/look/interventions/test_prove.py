@@ -148,4 +148,4 @@ def test_an_imported_run_is_refused_before_a_model_is_looked_for(tmp_path, capsy
     assert main(["import", "log.jsonl", "--outcome", "ok", "--name", "mine"]) == 0
     monkeypatch.setattr("mappa.look.blame_proof.open_session", None)
     assert main(["prove", "runs/mine", "--coach", "evidence"]) == 2
-    assert "runs/mine was imported, so nothing can be played on" in capsys.readouterr().err
+    assert "there is no team to play on with. Whom verdicts blame in it: mappa observe" in capsys.readouterr().err
