@@ -16,7 +16,7 @@ import click
 
 from mappa.cli.command_group import blocked_plugins, plugin_names
 from mappa.config.compose import ComposedConfig, compose
-from mappa.config.plugin_files import LoadedPlugin, load_file, names_file
+from mappa.config.plugin_files import LoadedPlugin, load_plugin_file, names_file
 from mappa_core.plugins import Registry, load_plugins
 
 _FILES = f"{__name__}.files"
@@ -102,7 +102,7 @@ def _load_file(ctx: click.Context, parameter: click.Parameter, given: str | None
     """Load the plugin of a file or module, and return the name of the plugin."""
     if given is None or ctx.resilient_parsing or not names_file(given):
         return given
-    loaded = load_file(given)
+    loaded = load_plugin_file(given)
     ctx.meta.setdefault(_FILES, []).append(loaded)
     return loaded.name
 

@@ -78,7 +78,7 @@ def names_file(given: str) -> bool:
     return given.isidentifier() and find_spec(given) is not None
 
 
-def load_file(given: str) -> LoadedPlugin:
+def load_plugin_file(given: str) -> LoadedPlugin:
     """Load the plugin of a file or module, which runs its code; an error of that code is its own.
 
     Raises PluginError if there is no such file or module, if its text is no Python, or if it holds no plugin.
@@ -116,7 +116,8 @@ def add_plugin(registry: Registry, loaded: LoadedPlugin) -> Registry:
 
 def load_recorded(recorded: PluginFile, kept: str | None, copy: Path) -> LoadedPlugin:
     """Load the plugin that a run was made with. `kept` is the text that the run keeps as the file `copy`; None if it
-    does not. Raises PluginError as `load_file`, and if the file is another one by now: nothing of it was run then."""
+    does not. Raises PluginError as `load_plugin_file`, and if the file is another one by
+    now, of which nothing was run then."""
     place = recorded.place
     path = Path(place.rpartition(":")[0] if ".py:" in place else place)
     if not path.is_absolute():
@@ -133,7 +134,7 @@ def load_recorded(recorded: PluginFile, kept: str | None, copy: Path) -> LoadedP
             f"{path} is not what it was when the run was made:{diff}\n"
             f"To go on with what it is now, say so: --plugin {path}. What it was is {copy}."
         )
-    return load_file(place)
+    return load_plugin_file(place)
 
 
 def _diff(before: str, now: str) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _to_hooks(name: str, value: object, module: ModuleType, place: str, digest: 
     hooks = [hook for hook in HOOK_NAMES if hasattr(value, hook)] if not isinstance(value, ObjectPlugin) else []
     found = _marked(module)
     if hooks and any(found.values()):
-        marked = ", ".join(place_of(one) for offers in found.values() for one in offers)
+        marked = ", ".join(place_of(value) for offers in found.values() for value in offers)
         raise PluginError(
             f"{place} has hooks ({', '.join(hooks)}) and what is marked beside them ({marked}): offer all by hooks"
         )

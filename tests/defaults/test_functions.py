@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from mappa import coach, shaper, tool
-from mappa.config.compose import compose
-from mappa.testing import ShaperContract, TaskSourceContract, ToolContract, play
+from mappa.sessions import compose
+from mappa.testing import ShaperContract, TaskSourceContract, ToolContract, load_plugins, play
 from mappa_core import (
     Coach,
     ConfigError,
@@ -22,6 +22,7 @@ from mappa_core import (
     Shaper,
     Stage,
     Task,
+    TaskError,
     TaskSource,
     Tool,
     ToolLimits,
@@ -32,8 +33,6 @@ from mappa_core import (
 )
 from mappa_core.defaults.functions import FunctionOptions, adapt, kind_of, options_of
 from mappa_core.defaults.objects import ObjectPlugin
-from mappa_core.errors import TaskError
-from mappa_core.plugins import KIND_NAMES, load_plugins
 
 TASK = Task(id="1", prompt="say it", reference="it")
 
@@ -265,7 +264,8 @@ def test_everything_that_can_be_offered_can_be_a_function(tmp_path, monkeypatch)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     registry = load_plugins(only=())
     derived = {"transports", "policies"}
-    assert {kind for kind in KIND_NAMES if "function" in registry.names(kind)} == KIND_NAMES.keys() - derived
+    kinds = registry.plugins["core"].offers.keys()
+    assert {kind for kind in kinds if "function" in registry.names(kind)} == kinds - derived
 
     def build(kind: Any, name: str) -> Any:
         return registry.build(kind, "function", FunctionOptions(function=name))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mappa.cli.new.rendering import check_offer_name, render, usage_of, values_of
+from mappa.cli.new.rendering import check_offer_name, render_package, usage_of, values_of
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import ENTRY_POINT_GROUP, Registry
 
@@ -26,7 +26,7 @@ def add_offer(kind: str, name: str, package: Path, registry: Registry) -> Path:
     values = values_of(kind, name)
     values["package"] = f"{inside.name}.{values['snake']}"
     changed = _add_entry(_add_requirements(project, values["requirements"], package), values, package)
-    rendered = {package / _below(path, inside, package): text for path, text in render(kind, values, parts=())}
+    rendered = {package / _below(path, inside, package): text for path, text in render_package(kind, values, parts=())}
     for path in rendered:
         if path.exists():
             raise ConfigError(f"{path} is there already; choose another name")

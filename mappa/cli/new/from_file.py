@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mappa.cli.new.rendering import check_package_name, class_name, render, values_of, write_files
-from mappa.config.plugin_files import LoadedPlugin, load_file
+from mappa.cli.new.rendering import check_package_name, class_name, render_package, values_of, write_files
+from mappa.config.plugin_files import LoadedPlugin, load_plugin_file
 from mappa.config.yaml_io import format_yaml
 from mappa_core.defaults.objects import RECIPE, ObjectPlugin
 from mappa_core.errors import ConfigError
@@ -22,12 +22,12 @@ _TYPES: Mapping[OfferKind, str] = {
 
 def write_file_package(file: Path, parent: Path, registry: Registry) -> Path:
     """Write the package of the plugin that is `file` into the folder `parent`, and return its folder. Raises
-    ConfigError if it cannot, and PluginError as `load_file`, which runs the file."""
+    ConfigError if it cannot, and PluginError as `load_plugin_file`, which runs the file."""
     if file.suffix != ".py":
         raise ConfigError(f"{file}: a package is made of a file of Python, ./team.py")
     name = file.stem.replace("_", "-")
     check_package_name(name, registry)
-    loaded = load_file(f"./{file}" if not file.is_absolute() else str(file))
+    loaded = load_plugin_file(f"./{file}" if not file.is_absolute() else str(file))
     if not isinstance(loaded.hooks, ObjectPlugin):
         raise ConfigError(
             f"{file} has hooks already: copy it into a package as it is (mappa new workflow {name} writes one)"
@@ -53,7 +53,7 @@ def _render(name: str, loaded: LoadedPlugin, plugin: ObjectPlugin) -> Iterator[t
         {item["variable"] for hook in values["hooks"] for item in hook["offers"]}, key=_import_order
     )
     values["protocols"] = sorted({"Offer", *(hook["type"] for hook in values["hooks"])})
-    yield from render("file", values)
+    yield from render_package("file", values)
     yield Path(values["package"], f"{module}.py"), _without_settings(loaded.text)
     yield Path(values["package"], "recipes", f"{RECIPE}.yaml"), format_yaml(replace(plugin, name=name).recipe)
 

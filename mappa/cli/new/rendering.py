@@ -43,7 +43,7 @@ PACKAGE_KINDS: Mapping[str, PackageKind] = {
 def write_package(kind: str, name: str, parent: Path, registry: Registry) -> Path:
     """Write the package `mappa-NAME` into `parent` and return its folder. Raises ConfigError if it cannot."""
     check_offer_name(kind, name, registry)
-    return write_files(parent / f"mappa-{name}", render(kind, values_of(kind, name)))
+    return write_files(parent / f"mappa-{name}", render_package(kind, values_of(kind, name)))
 
 
 def write_files(folder: Path, rendered: Iterable[tuple[Path, str]]) -> Path:
@@ -73,7 +73,7 @@ def check_package_name(name: str, registry: Registry) -> None:
 def check_offer_name(kind: str, name: str, registry: Registry) -> None:
     """Raise ConfigError if no plugin, or no offer of the kind, can be called so."""
     check_package_name(name, registry)
-    rendered = render(kind, values_of(kind, "a-new-name"))
+    rendered = render_package(kind, values_of(kind, "a-new-name"))
     modules = [compile(text, path, "exec") for path, text in rendered if path.suffix == ".py"]
     if hasattr(builtins, title := class_name(name)) or any(title in module.co_names for module in modules):
         raise ConfigError(f"the class of {name!r} would be {title}, a name that is taken; choose another name")
@@ -83,7 +83,9 @@ def check_offer_name(kind: str, name: str, registry: Registry) -> None:
             raise ConfigError(f"there is a {KIND_NAMES[taken]} {name!r} already; choose another name")
 
 
-def render(kind: str, values: Mapping[str, Any], parts: Sequence[str] = (SHARED,)) -> Iterator[tuple[Path, str]]:
+def render_package(
+    kind: str, values: Mapping[str, Any], parts: Sequence[str] = (SHARED,)
+) -> Iterator[tuple[Path, str]]:
     """The files of a package of a kind, with those of other `parts` of the templates, by their path in its folder."""
     environment = _environment()
     for template in environment.list_templates():

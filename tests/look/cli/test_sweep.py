@@ -337,3 +337,28 @@ def test_a_sweep_of_a_stranger_starts_nothing_until_it_is_trusted(doubles, insid
     assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
     assert main(["sweep", "--resume", str(folder), "--quiet", "--trust"]) == 0
     assert main(["sweep", "--resume", str(folder), "--quiet"]) == 0
+
+
+def test_runs_of_a_sweep_get_the_file_of_their_plugin(tmp_path, monkeypatch):
+    (tmp_path / "solo_file.py").write_text(
+        "from mappa import coach\nfrom mappa_core import Role, Workflow\n"
+        "class Solo(Workflow):\n    agents = {'one': Role(brief='Acts.')}\n    async def run(self, stage): pass\n"
+        "@coach\ndef judge_solo(scene): return 5\n"
+        "tasks = [{'prompt': 'x'}]\nsettings = {'policies.default.model': 'm'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    folder = tmp_path / "sweep"
+    launched = []
+
+    async def launch(arguments, log):
+        launched.append(arguments)
+        log.touch()
+        return 2
+
+    monkeypatch.setattr("mappa.look.sweep.launch_locally", launch)
+    assert main(["sweep", "--plugin", "./solo_file.py", "--seeds", "0", "--folder", str(folder), "--quiet"]) == 2
+    assert main(["sweep", "--resume", str(folder), "--quiet"]) == 2
+    for arguments in launched:
+        assert arguments[arguments.index("--plugin") + 1] == str(tmp_path / "solo_file.py")
+    assert len(launched) == 2 and load_sweep(folder).file == str(tmp_path / "solo_file.py")
