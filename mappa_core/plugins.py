@@ -154,7 +154,7 @@ class Registry:
         if name in self.plugins:
             return self.plugins[name]
         if name in self.broken:
-            raise PluginError(f"{self.broken[name]}. `mappa plugins` shows the traceback.")
+            raise PluginError(f"{self.broken[name]}. `mappa plugins --traceback` shows why.")
         package = first_party_packages("plugins").get(name)
         if package:
             raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")

@@ -98,10 +98,10 @@ class ComposedConfig:
 
     def tell_origins(self, message: str) -> str:
         """Add to `message` where the values of the keys that it names come from: a user may have typed none of them."""
-        named = (key for key in dict.fromkeys(_KEY.findall(message)) if key in self.origins)
-        origins = ((key, self.origins[key]) for key in named)
-        told = (f"{key} is {'its default' if at == DEFAULT_ORIGIN else f'set by {at}'}" for key, at in origins)
-        return " ".join((message, *(f"({text})" for text in told)))
+        known = self.origins
+        origins = {key: known[key] for key in _KEY.findall(message) if key in known}
+        told = (f"{key}: {at if at == DEFAULT_ORIGIN else f'set by {at}'}" for key, at in origins.items())
+        return f"{message} ({'; '.join(told)})" if origins else message
 
     @property
     def recipe_hash(self) -> str:

@@ -18,6 +18,7 @@ PLUGINS = "plugins/"
 """Where the pages of the project's plugins are: `plugins/mappa-coach-evidence.md` is the README of that package."""
 START = "index.md"
 _PAGE = re.compile(r"^<!-- page: (\S+) -->\n", re.MULTILINE)
+_COMMENT = re.compile(r"^ *<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)(?:#[^)]*)?\)")
 
 
@@ -33,8 +34,9 @@ def find_files(checkout: Path) -> dict[str, Path]:
 
 
 def join_pages(files: Mapping[str, Path]) -> str:
-    """Join the pages, each after a line that names it."""
-    return "".join(f"<!-- page: {name} -->\n{path.read_text('utf-8')}\n" for name, path in files.items())
+    """Join the pages, each after a line that names it, without their comments, which are not for readers."""
+    texts = ((name, _COMMENT.sub("", path.read_text("utf-8"))) for name, path in files.items())
+    return "".join(f"<!-- page: {name} -->\n{text}\n" for name, text in texts)
 
 
 def split_pages(text: str) -> dict[str, str]:

@@ -25,7 +25,6 @@ _COMMON_WORDS = frozenset({
 })  # fmt: skip
 """Words of questions, which pages of facts have so seldom that they would count for much."""
 _HEADING = re.compile(r"^#{2,} (.+)$", re.MULTILINE)
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def find_pages(pages: Mapping[str, str], topic: str) -> list[str]:
@@ -76,6 +75,6 @@ def _fill(database: sqlite3.Connection, pages: Mapping[str, str]) -> None:
             "purpose": "\n".join(purposes[name]),
             "links": "\n".join(links[name]),
             "headings": "\n".join(_HEADING.findall(page)),
-            "text": _COMMENT.sub("", page),
+            "text": page,
         }
         database.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)", (name, *map(parts.__getitem__, _WEIGHTS)))

@@ -65,7 +65,7 @@ def _find_engine_problems(config: RunConfig, registry: Registry, engine: Any) ->
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded: Iterable[str]) -> Iterator[str]:
     """Describe settings that do not have the effect that they seem to have: those of the user that no agent follows, as
     each has its own; policies that nothing uses, neither an agent nor one that is `loaded`; advantages normalised over
-    a policy that agents share; shapers before one that replaces every reward."""
+    a policy that agents share; shapers before one that replaces every reward; a warm-up that the run does not end."""
     config = composed.config
     policy_of = assign_policies(config, agents)
     used = {"default", *policy_of.values(), *loaded}
@@ -80,6 +80,7 @@ def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded:
             "of them moves the advantages of the others; normalize=agent keeps them apart"
         )
     yield from _overridden_shapers(config)
+    yield from _endless_warmup(composed)
     for place, _, choice in iter_choices(config):
         if getattr(choice.options, "batch_api", None) is not None:
             yield f"{place}.options.batch_api: each of {config.train.iterations} iterations waits for batches"
@@ -94,6 +95,16 @@ def overridden_settings(composed: ComposedConfig, agents: Sequence[str], loaded:
                 f"sampling.{name} ({common_origin}) has no effect: every agent has an agents.AGENT.{name} of its own "
                 f"({own_origin})"
             )
+
+
+def _endless_warmup(composed: ComposedConfig) -> Iterator[str]:
+    train = composed.config.train
+    if train.warmup_iterations > train.iterations:
+        reached = train.learning_rate * train.iterations / train.warmup_iterations
+        yield composed.tell_origins(
+            f"train.warmup_iterations={train.warmup_iterations} is more than train.iterations={train.iterations}: the "
+            f"learning rate only grows, to {reached:.2g} in place of {train.learning_rate:.2g}"
+        )
 
 
 def _overridden_shapers(config: RunConfig) -> Iterator[str]:

@@ -122,7 +122,7 @@ class Run:
 
     async def _check(self) -> str:
         async with self._session() as session:
-            _warn_of_overlap(session)
+            _warn_of_settings(session)
             train, held_out = session.tasks("train"), session.held_out().report
             # Raises if there are fewer tasks than an iteration takes.
             TaskSampler(train, prompts=self.composed.config.train.prompts, seed=self.composed.config.seed)
@@ -153,10 +153,7 @@ class Run:
     async def _attempt(self, listener: Listener, clock: Stopwatch) -> TrainResult:
         async with AsyncExitStack() as opened:
             session = await opened.enter_async_context(self._session())
-            loaded = [spec.name for spec in session.policies]
-            for warning in overridden_settings(self.composed, tuple(session.workflow.agents), loaded):
-                log.warning(warning)
-            _warn_of_overlap(session)
+            _warn_of_settings(session)
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
                 folder.write_config(self.composed.to_yaml(), self.composed.code)
@@ -272,6 +269,14 @@ def _bound_counterfactuals(session: Session) -> CounterfactualBound:
     max_tokens = {agent: sampling.max_tokens for agent, sampling in session.team.sampling.items()}
     trajectories = config.train.prompts * config.train.samples
     return bound_counterfactuals(config.credit.counterfactual, session.workflow.max_turns, max_tokens, trajectories)
+
+
+def _warn_of_settings(session: Session) -> None:
+    """Warn of what has no effect, or another than it seems to have, and of tasks that are trained and evaluated."""
+    loaded = [spec.name for spec in session.policies]
+    for warning in overridden_settings(session.composed, tuple(session.workflow.agents), loaded):
+        log.warning(warning)
+    _warn_of_overlap(session)
 
 
 def _warn_of_overlap(session: Session) -> None:

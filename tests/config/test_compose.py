@@ -91,7 +91,7 @@ def test_a_message_says_who_set_the_keys_that_it_names(tiny, write):
     low = write("low.yaml", "tasks:\n  use: file\n  options: {path: a.jsonl, reference: solution}\n")
     composed = tiny(files=[low])
     told = composed.tell_origins("look at tasks.options.reference, tasks.options.id and run.nothing")
-    assert told.endswith(f"run.nothing (tasks.options.reference is set by {low}:3) (tasks.options.id is its default)")
+    assert told.endswith(f"run.nothing (tasks.options.reference: set by {low}:3; tasks.options.id: default)")
 
 
 def test_policies_of_one_provider_share_the_options_of_the_default(tiny):

@@ -42,7 +42,7 @@ def test_joined_pages_come_apart_again(tmp_path):
     (tmp_path / "docs/how-to").mkdir(parents=True)
     (tmp_path / "plugins/acme_team").mkdir(parents=True)
     (tmp_path / "docs/index.md").write_text("# One\ntext of [a team](../plugins/acme_team/README.md)\n")
-    (tmp_path / "docs/how-to/two.md").write_text("# Two\n\nmore\n")
+    (tmp_path / "docs/how-to/two.md").write_text("# Two\n\n<!-- tested: here -->\nmore\n")
     (tmp_path / "plugins/acme_team/README.md").write_text("# acme-team\n\nunlike the others\n")
     pages = split_pages(join_pages(find_files(tmp_path)))
     assert list(pages) == ["how-to/two.md", "index.md", "plugins/acme-team.md"]
@@ -90,8 +90,8 @@ def test_docs_command_prints_pages_and_topics_and_refuses_unknown_topics(capsys,
 
 
 @pytest.mark.slow
-def test_a_wheel_that_pip_builds_of_a_checkout_has_the_pages(tmp_path):
-    """The wheel is unpacked where no repository is, and asked: its pages come before the checkout's on the path."""
+def test_a_wheel_that_pip_builds_of_a_checkout_has_the_pages_and_all_of_the_package(tmp_path):
+    """The wheel is unpacked where no repository is, and asked: it comes before the checkout on the path."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
         [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, CHECKOUT / "mappa"],
@@ -101,11 +101,14 @@ def test_a_wheel_that_pip_builds_of_a_checkout_has_the_pages(tmp_path):
     subprocess.run(
         [*pip, "install", "--quiet", "--no-deps", "--target", tmp_path / "site", wheel], check=True, capture_output=True
     )
-    program = "import mappa.look.manual as manual, json; print(json.dumps([manual.__file__, manual.read_pages()]))"
+    package = CHECKOUT / "mappa"
+    code = {path.relative_to(CHECKOUT) for path in package.rglob("*.py")} - {Path("mappa/hatch_build.py")}
+    assert code == {path.relative_to(tmp_path / "site") for path in (tmp_path / "site/mappa").rglob("*.py")}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-m", "mappa", "docs", "rules", "of", "the", "evidence", "coach", "--json"],
         env={"PYTHONPATH": str(tmp_path / "site")}, cwd=tmp_path, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    file, pages = json.loads(done.stdout)
-    assert Path(file).is_relative_to(tmp_path)
-    assert pages == read_pages()
+    found = json.loads(done.stdout)
+    assert next(iter(found)) == "plugins/mappa-coach-evidence.md"
+    assert found.items() <= read_pages().items()
+    assert (tmp_path / "site/mappa/look/manual.md").read_text() == join_pages(find_files(CHECKOUT))

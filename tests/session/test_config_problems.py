@@ -15,4 +15,4 @@ def test_an_error_about_a_column_says_who_named_it(acme, write):
     composed = compose(registry, "acme", config_files=[low], overrides=[f"tasks.options.path={rows}"])
     (problem, *_) = find_problems(composed, registry)
     assert "no column 'solution'; the columns here are prompt, answer" in problem
-    assert problem.endswith(f"(tasks.options.reference is set by {low}:3)")
+    assert problem.endswith(f"(tasks.options.reference: set by {low}:3)")

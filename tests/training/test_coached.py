@@ -271,6 +271,15 @@ def test_a_policy_that_nothing_uses_is_warned_of(start, loaded, warned, overridd
     assert list(overridden_settings(run.composed, ("doubler", "checker"), loaded)) == warned
 
 
+def test_a_warm_up_that_the_run_does_not_end_is_warned_of(start, overridden_settings):
+    words = ("train.iterations=4", "train.learning_rate=0.01")
+    for warmup, warned in ((4, False), (8, True)):
+        composed = start(*words, f"train.warmup_iterations={warmup}").composed
+        said = list(overridden_settings(composed, ("doubler", "checker"), ()))
+        assert bool(said) == warned
+    assert "the learning rate only grows, to 0.005 in place of 0.01" in said[0]
+
+
 def test_by_default_agents_of_a_shared_policy_are_normalised_apart(start):
     assert (
         start("estimator={use: reinforce_plus_plus, options: {}}").composed.config.estimator.options.normalize
