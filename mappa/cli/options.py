@@ -49,8 +49,9 @@ class ConfigArguments:
         return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
 
 
-def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that choose a config to a command; it receives them as `arguments`."""
+def recipe_options(function: Callable[..., None], *, words: str = "[KEY=VALUE]...") -> Callable[..., None]:
+    """Add the options that choose a config to a command; it receives them as `arguments`. `words` is how its help calls
+    the words that follow."""
 
     @wraps(function)
     def command(**given: Any) -> None:
@@ -75,7 +76,7 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
             help="YAML file applied over the recipe; may be repeated.",
         ),
         click.option("--name", metavar="RUN", help="Name of the run folder."),
-        click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.argument("settings", nargs=-1, metavar=words),
     )
     for decorate in reversed(decorators):
         command = decorate(command)

@@ -171,8 +171,8 @@ def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[
     for breach in step.breaches:
         details = ": ".join(escape(text) for text in (breach.reason, breach.detail) if text)
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {details}", highlight=False)
-    for verdict in verdicts:
-        _block(console, verdict_headline(verdict), verdict.error or verdict.reasoning)
+    for place, verdict in enumerate(verdicts):
+        _block(console, verdict_headline(verdict, is_first=place == 0), verdict.error or verdict.reasoning)
         if verdict.correction:
             _block(console, "better", verdict.correction)
 
@@ -190,11 +190,15 @@ def _describe_result(result: ToolResult) -> str:
     return f"{result.tool}: {result.status}{stopped}{watched}{where}{again}"
 
 
-def verdict_headline(verdict: Verdict) -> str:
-    """Describe a verdict: coach, score, and how it was obtained."""
+def verdict_headline(verdict: Verdict, *, is_first: bool = False) -> str:
+    """Describe a verdict: coach, score, and how it was obtained. The first one on an action was not asked for again."""
     result = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
     notes = [
-        "in hindsight" if verdict.phase == "after" else "asked again" if verdict.phase == "again" else "",
+        "in hindsight"
+        if verdict.phase == "after"
+        else "asked again"
+        if verdict.phase == "again" and not is_first
+        else "",
         "" if verdict.raw_score is None else f"{verdict.raw_score:g} before correction for bias",
         "from the cassette" if verdict.replayed else "",
         "" if verdict.blame in (None, NOBODY) else f"to blame: {verdict.blame}",

@@ -83,6 +83,16 @@ class BlameProofs:
     """Tasks of the plays that flipped at the blamed action, each once."""
 
 
+def require_played(run: Path) -> None:
+    """Raise RunError if a run was imported: whatever else is wrong with it, nothing can be played on in it."""
+    with RunReader(run) as reader:
+        if reader.settings.get("workflow.use") == IMPORT_RECIPE:
+            raise RunError(
+                f"{run} was imported from a log, so there is no team to play on with. Whom verdicts blame in it: "
+                f"mappa observe {run}"
+            )
+
+
 async def prove_blame(
     composed: ComposedConfig,
     registry: Registry,
@@ -103,10 +113,9 @@ async def prove_blame(
             files, and the run's source has no such task.
         ConfigError, PluginError: the config cannot be built.
     """
+    require_played(run)
     composed.require_installed()
     config = composed.config
-    if config.workflow.use == IMPORT_RECIPE:
-        raise RunError(f"{run} was imported, so nothing can be played on: see whom verdicts blame with mappa observe")
     async with AsyncExitStack() as stack:
         reader = stack.enter_context(RunReader(run))
         checkpoint = max(reader.checkpoints.values(), default=None)

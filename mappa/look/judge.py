@@ -28,6 +28,7 @@ from mappa.look.advantage_comparison import (
 )
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.metrics import VerdictCounts, count_statuses
+from mappa.look.importing.offers import ImportedWorkflow
 from mappa.rollout.named_coach import NamedCoach
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.session.credit import build_estimator, build_experience_builder
@@ -67,7 +68,8 @@ class JudgedRun:
     Its verdicts are those in phase `again` whose id ends in `name`. They replace those of phase `stands_for`, of which
     `corrected` were corrected for bias. `kl_left_out` holds the estimators' KL coefficients that were set to 0, by
     key. `usd` is None if a price is unknown; `uncertain_calls` failed, or do not say what they took, and cost
-    `uncertain_usd` at most. Verdicts blame somebody in `blaming` of the judged `rollouts`.
+    `uncertain_usd` at most. Verdicts blame somebody in `blaming` of the judged `rollouts`. `imported`: they come from
+    a log.
     """
 
     folder: Path
@@ -86,6 +88,7 @@ class JudgedRun:
     by_agent: Mapping[str, AdvantageComparison]
     by_iteration: Mapping[int, AdvantageComparison]
     movers: tuple[ActionAdvantages, ...]
+    imported: bool
 
 
 async def judge_run(
@@ -293,6 +296,7 @@ class _RunJudge:
                 number: compare_advantages([one for one in actions if one.iteration == number]) for number in numbers
             },
             movers=select_movers(actions, MAX_MOVERS),
+            imported=isinstance(self._stored.workflow, ImportedWorkflow),
         )
 
 

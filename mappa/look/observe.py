@@ -157,6 +157,7 @@ def observe_run(
     split: Split | None = None,
     iteration: int | None = None,
     examples: int = 3,
+    newest: int | None = None,
 ) -> Diagnosis:
     """Diagnose rollouts that the run in `folder` has recorded, by their recorded verdicts and its recorded team.
     Nothing is rolled out or written, and no plugin is needed.
@@ -164,6 +165,7 @@ def observe_run(
     Args:
         split: None: the training rollouts, or those of the evaluation if there are none.
         iteration: rollouts made after this many iterations; None: the last ones.
+        newest: only this many training rollouts, those that were recorded last.
 
     Raises:
         RunError: the folder is not a run, or holds no such rollouts that ended.
@@ -173,7 +175,11 @@ def observe_run(
         if split is None:
             split = "train" if reader.counts("train") else "eval"
         chosen = _choose_evaluation(reader, iteration) if split == "eval" else None
-        rows = _finished_rows(reader, folder, split, iteration if chosen is None else chosen.iteration)
+        rows = (
+            _finished_rows(reader, folder, split, iteration if chosen is None else chosen.iteration)
+            if newest is None
+            else _newest_rows(reader, folder, newest)
+        )
         if chosen is not None and chosen.part != "all":
             played = {one.id for one in reader.outcomes(chosen.iteration, chosen.part)}
             rows = [row for row in rows if row.id in played]
@@ -245,6 +251,16 @@ def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int
         raise RunError(f"{folder} holds no {split} rollouts{after} that ended")
     last = max(row.iteration for row in rows)
     return sorted((row for row in rows if row.iteration == last), key=lambda row: row.id)
+
+
+def _newest_rows(reader: RunReader, folder: Path, limit: int) -> list[TrajectoryRow]:
+    """The training rollouts that were recorded last and ended, in canonical order; the others are not read."""
+    # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
+    query = "SELECT id FROM trajectories WHERE +split = 'train' AND finished ORDER BY number DESC LIMIT ?"
+    rows = [reader.row(identity) for (identity,) in reader.query(query, limit)]
+    if not rows:
+        raise RunError(f"{folder} holds no train rollouts that ended")
+    return sorted(rows, key=lambda row: row.id)
 
 
 def _with_counted_verdicts(stored: Sequence[Trajectory]) -> list[Trajectory]:

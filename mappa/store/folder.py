@@ -44,6 +44,10 @@ _ASIDE = ".new-"
 _MAX_LOCK_BYTES = 4096
 
 
+class RunInUseError(RunError):
+    """Another process writes the run."""
+
+
 class RunFolder(AbstractContextManager["RunFolder"]):
     """The folder of a run, locked by its only writer. Closed by `with` or `close`."""
 
@@ -223,7 +227,7 @@ def _acquire_lock(path: Path) -> int:
     except BlockingIOError as error:
         holder = os.pread(handle, 200, 0).decode(errors="replace")
         os.close(handle)
-        raise RunError(f"{path} is in use by {holder}: wait for its end, or end it") from error
+        raise RunInUseError(f"{path} is in use by {holder}: wait for its end, or end it") from error
     except BaseException:
         os.close(handle)
         raise

@@ -116,12 +116,10 @@ def counterfactual_id(trajectory: str, position: int, number: int) -> str:
 def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfactual, ...]:
     """Load the finished counterfactuals of one trajectory, by position and number."""
     prefix = f"{COUNTERFACTUAL}/{trajectory}/"
-    # A range of the primary key: LIKE would not use the index, and ids may hold its wildcards. The range ends before
-    # the prefix whose last character is the one after a slash.
     rows = database.rows(
         "SELECT id, outcome, error FROM trajectories WHERE id > ? AND id < ? AND split = ? AND finished ORDER BY id",
         prefix,
-        prefix[:-1] + chr(ord("/") + 1),
+        after_prefix(prefix),
         COUNTERFACTUAL,
     )
     counterfactuals = []
@@ -138,6 +136,12 @@ def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfa
             )
         )
     return tuple(counterfactuals)
+
+
+def after_prefix(prefix: str) -> str:
+    """The end of the range of the texts that begin with `prefix`, which ends in a slash. LIKE would not use the index,
+    and ids may hold its wildcards."""
+    return prefix[:-1] + chr(ord("/") + 1)
 
 
 def where_equal(**columns: Any) -> tuple[str, list[Any]]:

@@ -39,6 +39,7 @@ class Database:
         self.path = path
         self.connection = connection
         self._stored: set[str] = set()
+        self._is_writing = False
 
     @classmethod
     def create(cls, path: Path) -> Database:
@@ -102,11 +103,15 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: committed at the end, rolled back on any error."""
+        """One write transaction: committed at the end, rolled back on any error. One inside another is part of it."""
+        if self._is_writing:
+            yield self.connection
+            return
         with database_errors(self.path):
             # The lock of writers is taken here. A transaction that began to read would fail when it came to write, if
             # another process wrote meanwhile, and waiting would not help it.
             self.connection.execute("BEGIN IMMEDIATE")
+            self._is_writing = True
             try:
                 yield self.connection
                 self.connection.execute("COMMIT")
@@ -117,6 +122,8 @@ class Database:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._is_writing = False
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 -- Schema of `run.db`: one SQLite database per run, schema 1 (`PRAGMA user_version`).
 --
---     meta           name, value                     `run` (an id), `generation` (see `Store`), `mappa` (its version)
+--     meta           name, value                     `run` (an id), `generation` (see `Store`), `mappa` (its version), and
+--                                                    notes (`note/…`, JSON): how far a command read logs, and judged
 --     blobs          address, data                   long strings and arrays, once by content (see `codec`)
 --     trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
 --     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body

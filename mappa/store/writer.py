@@ -5,21 +5,40 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from mappa.store.iteration_report import IterationReport
 from mappa.store.iterations import load_iterations
-from mappa.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
+from mappa.store.queries import (
+    SELECT_TRAJECTORY,
+    Event,
+    after_prefix,
+    load_events,
+    load_steps,
+    load_verdicts,
+    read_trajectory,
+    unpack_task,
+    where_equal,
+    with_actions,
+)
 from mappa.store.schema import Database, fold_journal
 from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.files import fsync_path, storage_errors
 from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
 
+T = TypeVar("T")
+
 _RUN_ID = re.compile("[0-9a-f]{32}")
+_NOTE = "note/"
+"""Prefix of the names of notes in the table meta."""
+REOPENED_EVENT = "reopened"  # A play of a log went on, and its verdicts, whose usage this holds, were taken back.
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
 PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
 _PAID_USAGE = """
@@ -70,6 +89,38 @@ class Store:
         identity: str = self._database.meta("run")
         return identity
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Commit all that is recorded inside at once, at the end: after a kill it is there as a whole or not at all."""
+        with self._database.transaction():
+            yield
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Keep a JSON value that a command needs again when it goes on, in place of the former one of this name; None
+        removes that."""
+        with self._database.transaction() as connection:
+            if value is None:
+                connection.execute("DELETE FROM meta WHERE name = ?", (_NOTE + name,))
+            else:
+                text = msgspec.json.encode(value).decode()
+                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_NOTE + name, text))
+
+    def note(self, name: str, kind: type[T]) -> T | None:
+        """Return the note of a name, if there is one. Raises RunError if it is damaged."""
+        for (text,) in self._database.rows("SELECT value FROM meta WHERE name = ?", _NOTE + name):
+            with self._database.damage_reported():
+                return msgspec.json.decode(text, type=kind)
+        return None
+
+    def notes(self, prefix: str, kind: type[T]) -> dict[str, T]:
+        """Return all notes whose names begin so, by the rest of the name. Raises as `note`."""
+        begin = _NOTE + prefix
+        rows = self._database.rows(
+            "SELECT name, value FROM meta WHERE name >= ? AND name < ?", begin, f"{begin}\U0010ffff"
+        )
+        with self._database.damage_reported():
+            return {name.removeprefix(begin): msgspec.json.decode(text, type=kind) for name, text in rows}
+
     def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
         """Record the start of a trajectory. If already recorded, task, sample and iteration must be the same."""
         with self._database.transaction() as connection:
@@ -83,6 +134,49 @@ class Store:
             if not added.rowcount:
                 query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
                 self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
+
+    def reopen_trajectory(self, former: str, trajectory: Trajectory, labellers: Collection[str]) -> tuple[Step, ...]:
+        """Take back what was recorded under the id `former` of a play whose log went on since: its steps, which are
+        returned, with their verdicts, what `labellers` said of it and labels of steps that it has no more. It becomes
+        `trajectory`, the newest one, whose steps are recorded anew."""
+        kept = {"", *(step.id for step in trajectory.steps)}
+        with self._database.transaction() as connection:
+            steps, usages = load_steps(self._database, former), self._paid_for(former)
+            labels = self._database.rows("SELECT rowid, step, labeller FROM labels WHERE trajectory = ?", former)
+            gone = [
+                (row,)
+                for row, step, labeller in labels
+                if former != trajectory.id or labeller in labellers or step not in kept
+            ]
+            connection.executemany("DELETE FROM labels WHERE rowid = ?", gone)
+            connection.execute("DELETE FROM steps WHERE trajectory = ?", (former,))
+            task = trajectory.task
+            named = (trajectory.id, trajectory.sample, task.id, task.stratum, self._database.pack(task), former)
+            connection.execute(
+                "UPDATE trajectories SET number = (SELECT max(number) + 1 FROM trajectories), id = ?, sample = ?, "
+                "task_id = ?, stratum = ?, task = ?, finished = 0, outcome = NULL, error = NULL, seconds = NULL "
+                "WHERE id = ?",
+                named,
+            )
+            for usage in usages:
+                self.record_event(REOPENED_EVENT, trajectory=trajectory.id, usage=usage)
+        return steps
+
+    def _paid_for(self, trajectory_id: str) -> list[Usage]:
+        """The usages of the verdicts on a trajectory that were paid for: that was money, whatever becomes of them."""
+        verdicts = load_verdicts(self._database, trajectory_id)
+        return [verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed]
+
+    def next_sample(self, prefix: str) -> int:
+        """The number after the samples of those trajectories whose ids begin with `prefix`, which ends in a slash."""
+        query = "SELECT max(sample) + 1 FROM trajectories WHERE id > ? AND id < ?"
+        return self._database.rows(query, prefix, after_prefix(prefix))[0][0] or 0
+
+    def find_task(self, prefix: str) -> Task | None:
+        """Return the task of the first trajectory whose id begins with `prefix`, which ends in a slash."""
+        query = "SELECT task FROM trajectories WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+        rows = self._database.rows(query, prefix, after_prefix(prefix))
+        return unpack_task(self._database, rows[0][0]) if rows else None
 
     def record_step(self, trajectory_id: str, step: Step) -> None:
         """Record a finished action. Its trajectory must have begun."""

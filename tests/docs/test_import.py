@@ -31,4 +31,4 @@ def test_every_option_that_maps_is_in_the_table():
     options = {name for option in cli.get_command(None, "import").params for name in option.opts}
     named = set(re.findall(r"`(--[\w-]+)", PAGE))
     assert named <= options | {"--coach", "--audit"}
-    assert options - named == {"--root", "--name", "--json", "files"} - (named & {"--name"})
+    assert options - named == {"--root", "--name", "--json", "--trust", "files"} - (named & {"--name"})

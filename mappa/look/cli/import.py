@@ -12,7 +12,8 @@ import msgspec
 
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
-from mappa.cli.options import load_registry
+from mappa.cli.options import load_registry, trust_option
+from mappa.look.cli.import_lines import describe_import
 from mappa.look.cli.label_options import label_options
 from mappa_core import ConfigError
 from mappa_core.redaction import clean_line
@@ -25,8 +26,6 @@ FORMATS = (
     "autogen-events", "crewai", "langchain", "messages",
 )  # fmt: skip
 """Names of the formats, as `mappa.look.importing.Format` has them: `--help` imports no part."""
-MAX_SHOWN = 8
-"""Maximum number of agents, and of things that were not understood, that are printed."""
 
 
 @click.command("import")
@@ -64,7 +63,8 @@ MAX_SHOWN = 8
     show_default=True,
     help="Folder that the run is made in.",
 )
-@click.option("--name", metavar="RUN", help="Name of the run folder.")
+@click.option("--name", metavar="RUN", help="Name of the run folder; else derived from FILE.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     files: Sequence[Path],
@@ -93,14 +93,16 @@ def command(
     steps_of: Literal["messages", "actions"],
     root: Path,
     name: str | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Turn logs of other frameworks, and labels of people, into a run.
 
     The format is detected from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
-    labelled failures. The run can be observed, judged, used to certify a coach, viewed and reported. A line
-    of messages is one rollout, and every message of an agent an action; the spans of one trace are a rollout. KEY is a
-    key of the line (for spans, an attribute of the root span); dots reach into objects:
+    labelled failures. The run can be observed, judged, used to certify a coach, viewed and reported. If it is there
+    already, what came since is added to it, and it keeps its options. A line of messages is one rollout, and every
+    message of an agent an action; the spans of one trace are a rollout. KEY is a key of the line (for spans, an
+    attribute of the root span); dots reach into objects:
 
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
@@ -137,7 +139,7 @@ def command(
     )
     imported = import_logs(
         load_registry(), files, mapping, root=root, name=name, file_format=file_format,
-        label_files=[parse_label_file(word) for word in labels],
+        label_files=[parse_label_file(word) for word in labels], trust=trust,
     )  # fmt: skip
     if as_json:
         echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
@@ -160,46 +162,15 @@ def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -
 
 def show_import(console: Console, imported: ImportResult) -> None:
     """Print what was imported, what was not and why, and a next command."""
-
-    def tell(line: str, style: str | None = None) -> None:
+    for line, style in describe_import(imported):
         console.print(clean_line(line), markup=False, highlight=False, soft_wrap=True, style=style)
-
-    counts, labels = imported.counts, imported.labels
-    rollouts, tasks = format_count(imported.trajectories, "rollout"), format_count(imported.tasks, "task")
-    tell(f"{rollouts} of {tasks} from {imported.format}")
-    tell(
-        f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
-        + "".join(f", {count:,} {why}" for why, count in counts.left_out.items())
-    )
-    agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
-    more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
-    tell(f"actions: {', '.join(agents[:MAX_SHOWN])}{more}")
-    if labels.agents or labels.steps:
-        tell(f"labels: the guilty agent of {labels.agents:,} rollouts, the decisive step of {labels.steps:,}")
-    if labels.values:
-        values = ", ".join(f"{count:,} are {value}" for value, count in labels.values.items())
-        steps = sum(labels.values.values())
-        tell(f"labels: {steps:,} steps, of which {values}; the whole of {labels.wholes:,} rollouts")
-    for what, count in labels.odd.items():
-        tell(f"in {count:,} rollouts {what}", style="yellow")
-    if counts.without_text:
-        tell(
-            f"{counts.without_text:,} rollouts have labels and no text: only verdicts that were recorded elsewhere can "
-            "be held against them",
-            style="yellow",
-        )
-    if counts.without_action:
-        tell(f"left out: {format_count(counts.without_action, 'rollout')} without an action", style="yellow")
-    for problem in imported.problems[:MAX_SHOWN]:
-        tell(problem, style="yellow")
-    if len(imported.problems) > MAX_SHOWN:
-        tell(f"{len(imported.problems) - MAX_SHOWN:,} more like these (--json has all)", style="yellow")
     if imported.measured < imported.trajectories:
-        tell(
-            f"no outcome `correct` is known of {format_count(imported.trajectories - imported.measured, 'rollout')}: "
-            "name its key with --outcome, or judge them by a coach alone",
-            style="yellow",
-        )
-    tell(f"run      {imported.folder}")
-    command = "coach eval --run" if labels.agents or labels.values else "judge"
-    tell(f"next     mappa {command} {shlex.quote(str(imported.folder))} --coach OFFER")
+        unknown = format_count(imported.trajectories - imported.measured, "rollout")
+        console.print(
+            f"no outcome `correct` is known of {unknown}: name its key with --outcome, or judge them by a coach alone",
+            soft_wrap=True, highlight=False, style="yellow",
+        )  # fmt: skip
+    labels, folder = imported.labels, shlex.quote(str(imported.folder))
+    console.print(f"run      {folder}", markup=False, highlight=False, soft_wrap=True)
+    next_command = f"coach eval --run {folder}" if labels.agents or labels.values else f"judge {folder}"
+    console.print(f"next     mappa {next_command} --coach OFFER", markup=False, highlight=False, soft_wrap=True)

@@ -102,7 +102,8 @@ def show_judged(console: Console, judged: JudgedRun) -> None:
     """Print the changes of advantages: by agent, by iteration, and the actions with the largest changes."""
     _show_verdicts(console, judged)
     if not judged.overall.actions:
-        console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
+        if not judged.imported:
+            console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
         console.print(f"next     mappa observe {judged.folder}", soft_wrap=True, highlight=False, markup=False)
         return
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,12 @@ from rich.table import Table
 from mappa.cli.announce import announce_providers, announce_sandboxes
 from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count, format_percent
-from mappa.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.cli.tables import columns_table
+from mappa.look.cli.observe_log import LogObserving, observe_log_files
 from mappa.look.cli.verdict_tables import check_answered
-from mappa_core import ConfigError, Split
+from mappa.store.folder import is_run_folder, list_run_folders
+from mappa_core import ConfigError, RunError, Split
 from mappa_core.redaction import clean_line, clean_name
 
 if TYPE_CHECKING:
@@ -35,45 +38,86 @@ MAX_FILE_REASONS = 3
 
 
 @click.command("observe")
-@click.argument("run", required=False, type=click.Path())
-@recipe_options
+@partial(recipe_options, words="[RUN|LOG...] [KEY=VALUE]...")
+@click.option("--coach", metavar="OFFER", help="Who judges the plays of a LOG; `evidence` by default, needs no key.")
+@click.option("--follow", is_flag=True, help="Go on for as long as LOG grows, until Ctrl-C.")
+@click.option("--root", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the run of a LOG; else runs.")
 @click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
 @click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
 @click.option("--examples", metavar="N", type=click.IntRange(0), default=3, show_default=True, help="Actions to show.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    run: str | None,
     arguments: ConfigArguments,
+    coach: str | None,
+    follow: bool,
+    root: Path | None,
     split: Split | None,
     iteration: int | None,
     examples: int,
+    trust: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Show which agent fails, how often and why; trains nothing.
 
-    Where agents hand on files it also shows which were missing or broken, and what that cost. With RUN, the folder of a
-    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach. Policies may
-    be behind an API (policies.default.kind=api); then it needs no GPU and no torch.
+    A LOG is what a team of any framework wrote: a file, a folder or a pattern of names. Its plays become a run, each is
+    judged once by the coach, and the same command again reads and judges what came since. Options of the coach are
+    KEY=VALUE; what a log needs beyond that is an option of mappa import, which the run keeps:
+
+    \b
+      mappa observe team.jsonl
+      mappa observe logs/ --coach openai model=… --follow
+
+    With RUN, the folder of a run, it looks at what is recorded there and plays nothing. With neither it plays a recipe
+    with its coach, and also shows which files that agents hand on were missing or broken. Policies may be behind an API
+    (policies.default.kind=api); then it needs no GPU and no torch.
     """
-    if run is not None and "=" in run and not Path(run).exists():
-        arguments, run = replace(arguments, settings=(run, *arguments.settings)), None
-    if run is None:
+    named = [word for word in arguments.settings if "=" not in word or Path(word).exists()]
+    arguments = replace(arguments, settings=tuple(word for word in arguments.settings if word not in named))
+    paths = [_find_only_run(Path(word)) for word in named]
+    is_run = len(paths) == 1 and is_run_folder(paths[0])
+    if paths and not is_run:
+        if split is not None or iteration is not None or arguments.plugin or arguments.recipe or arguments.config_files:
+            raise ConfigError("a LOG has no recipe: leave out --plugin, --recipe, --config, --split and --iteration")
+        observing = LogObserving(
+            paths=paths,
+            coach=coach,
+            settings=arguments.settings,
+            root=Path("runs") if root is None else root,
+            name=arguments.name,
+            examples=examples,
+            trust=trust,
+        )
+        observe_log_files(observing, follow=follow, quiet=quiet, as_json=as_json)
+        return
+    if coach is not None or follow or root is not None:
+        other = "a RUN is judged by mappa judge" if is_run else "a recipe has a coach of its own, and run.root"
+        raise ConfigError(f"--coach, --follow and --root are about a LOG: {other}")
+    if is_run:
+        composed = None
+        diagnosis = _observe_run(arguments, paths[0], split, iteration, examples)
+    else:
         if split is not None or iteration is not None:
             raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
         registry = load_registry()
         composed = arguments.compose(registry, "eval.coach=true")
         diagnosis = _observe_recipe(registry, composed, examples, quiet=quiet or as_json)
-    else:
-        composed = None
-        diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
     if as_json:
         echo(diagnosis_json(diagnosis))
     else:
         show_diagnosis(Console(), diagnosis)
     if composed is not None:
         check_answered([_counts(diagnosis)], composed.config.coach.max_missing)
+
+
+def _find_only_run(path: Path) -> Path:
+    """The run in a folder that holds one and is none. Raises RunError where it holds several."""
+    inside = () if is_run_folder(path) else list_run_folders(path)
+    if len(inside) > 1:
+        raise RunError(f"{path} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
+    return inside[0] if inside else path
 
 
 def _counts(diagnosis: Diagnosis) -> VerdictCounts:
@@ -129,6 +173,16 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print(_table(diagnosis))
     if diagnosis.handoffs:
         _show_handoffs(console, diagnosis)
+    show_examples(console, diagnosis)
+    folder = shlex.quote(str(diagnosis.folder))
+    console.print(f"next     mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False)
+    if diagnosis.provable and not diagnosis.imported:
+        proof = f"proof    mappa prove {folder} --split {diagnosis.split}"
+        console.print(proof, soft_wrap=True, highlight=False, markup=False)
+
+
+def show_examples(console: Console, diagnosis: Diagnosis) -> None:
+    """Print each agent's lowest actions with the coach's reasoning, where to look first, and what is missing."""
     for agent in diagnosis.agents:
         for example in agent.examples:
             times = f"{example.count} times, first " if example.count > 1 else ""
@@ -146,11 +200,6 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         usd = diagnosis.coach.total.usd
         cost = "an unknown amount" if usd is None else f"${usd:.4f}"
         console.print(f"the coach cost {cost}", highlight=False)
-    folder = shlex.quote(str(diagnosis.folder))
-    console.print(f"next     mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False)
-    if diagnosis.provable and not diagnosis.imported:
-        proof = f"proof    mappa prove {folder} --split {diagnosis.split}"
-        console.print(proof, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
@@ -159,8 +208,8 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
 
     rollouts = format_count(diagnosis.rollouts, "rollout")
     if diagnosis.imported and not diagnosis.has_outcome:
-        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them. With `mappa import"
-        line += " --outcome KEY` (a reward, a grade, a final label) those that succeeded would not be looked at"
+        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them. With `mappa import LOG"
+        line += " --outcome KEY --name RUN` (a reward, a grade, a final label) those that succeeded are not looked at"
     else:
         after = f"training rollouts after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
         played = "imported" if diagnosis.imported else after if diagnosis.split == "train" else None

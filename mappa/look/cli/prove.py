@@ -60,12 +60,13 @@ def command(
     played live: the failure flips, or the blame is refuted. Beside it stand a random action replaced the same way, and
     the blamed action sampled anew. KEY=VALUE changes the run's config: coach.options.correction=true.
     """
-    from mappa.look.blame_proof import prove_blame, write_tasks
+    from mappa.look.blame_proof import prove_blame, require_played, write_tasks
     from mappa.look.output_files import check_writable
     from mappa.session.trust import add_own_plugin, restore_trusted
 
     if save is not None:
         check_writable(save)
+    require_played(run)
     registry = add_own_plugin(load_registry(), run, trust=trust)
     chosen = () if coach is None else (f"coach.use={json.dumps(coach)}",)
     composed = restore_trusted(registry, run, ("run.name=null", *chosen, *settings), trust=trust)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import io
+import json
 import os
 import re
 import stat
@@ -48,10 +50,10 @@ def read_documents(paths: Sequence[Path]) -> list[Document]:
     Raises:
         InputError: a file cannot be read, or is empty or not JSON; the message names file and line.
     """
-    return [document for path in paths for file in _files(path) for document in _join_messages(list(_read_file(file)))]
+    return [document for file in find_files(paths) for document in join_messages(list(read_file_documents(file)))]
 
 
-def _join_messages(documents: list[Document]) -> list[Document]:
+def join_messages(documents: list[Document]) -> list[Document]:
     """The objects of a file; where all are messages, the file is one conversation without an object around it."""
     if not documents or not all(_is_message(document.row) for document in documents):
         return documents
@@ -66,27 +68,48 @@ def _is_message(value: Any) -> bool:
     return not any(isinstance(held, list) and any(map(_is_message, held)) for held in value.values())
 
 
+def find_files(paths: Sequence[Path], *, may_lack: bool = False) -> list[Path]:
+    """Find the files that are named, all in folders that are, and those that patterns such as `logs/*.jsonl` match, in
+    natural order; each once. Raises InputError where there is none, unless `may_lack`."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        try:
+            found |= dict.fromkeys(_files(path))
+        except InputError:
+            if not may_lack:
+                raise
+    return list(found)
+
+
 def _files(path: Path) -> list[Path]:
-    """The file that is named, or those in a folder, links left out: they may lead to what nobody meant to import."""
+    """The files that a path means. Links in folders are left out: they may lead to what nobody meant to import."""
     if not path.is_dir():
-        return [path]
+        return _matching(path) if glob.has_magic(str(path)) and not path.exists() else [path]
     entries = (entry for entry in walk(Path(os.path.realpath(path))) if stat.S_ISREG(entry.status.st_mode))
     found = [path / entry.path for entry in entries if _plain_suffix(Path(entry.path)) in (*_SUFFIXES, _ARCHIVE)]
     if not found:
         raise InputError(f"{path}: no file in this folder is called {', '.join(f'*{one}[.gz]' for one in _SUFFIXES)}")
-    return sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in _parts(one)])
+    return sorted(found, key=_natural_order)
 
 
-def _parts(path: Path) -> list[str]:
+def _matching(pattern: Path) -> list[Path]:
+    found = [Path(name) for name in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207 - a whole path, not below one
+    if not found:
+        raise InputError(f"{pattern}: no file has such a name")
+    return sorted((path for path in found if path.is_file()), key=_natural_order)
+
+
+def _natural_order(path: Path) -> list[int | str]:
     """The path in parts, of which every second one is a number, so that they compare."""
-    return re.split(r"(\d+)", str(path))
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
 
 
 def _plain_suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def _read_file(path: Path) -> Iterator[Document]:
+def read_file_documents(path: Path) -> Iterator[Document]:
+    """Read the objects of one file, without joining messages. Raises as `read_documents`."""
     if path.suffix.lower() == _ARCHIVE:
         yield Document(row=_read_eval_archive(path), place=str(path), file=path)
         return
@@ -96,9 +119,28 @@ def _read_file(path: Path) -> Iterator[Document]:
             yield Document(row=row, place=rows.place(index), file=path)
         return
     text = _read_text(path)
-    if _plain_suffix(path) in _LINES or _has_several_lines_of_json(text):
+    if has_lines(path, text):
         yield from _read_lines(path, text)
         return
+    yield from read_whole(path, text)
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is JSON or lines of it, rather than a table or an archive of logs."""
+    return path.suffix.lower() not in (_ARCHIVE, *_TABLES)
+
+
+def is_compressed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def has_lines(path: Path, text: str) -> bool:
+    """Whether every line of a file is a JSON value of its own, by its name or its first line."""
+    return _plain_suffix(path) in _LINES or _has_several_lines_of_json(text)
+
+
+def read_whole(path: Path, text: str) -> Iterator[Document]:
+    """Read the objects of a text that is one JSON value. Raises as `read_documents`."""
     whole = _parse_whole(path, text)
     if isinstance(whole, list):
         for number, row in enumerate(whole, start=1):
@@ -110,18 +152,24 @@ def _read_file(path: Path) -> Iterator[Document]:
 def _read_text(path: Path) -> str:
     try:
         content = read_named_file(path, max_bytes=MAX_BYTES)
-        content = _decompress(content) if path.suffix.lower() == ".gz" else content
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        content = decompress(content) if is_compressed(path) else content
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
+    text = decode(path, content)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
 
 
-def _decompress(content: bytes) -> bytes:
+def decode(path: Path, content: bytes) -> str:
+    """Decode the content of a file. Raises InputError."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+def decompress(content: bytes) -> bytes:
     """Raises OSError, EOFError or zlib.error for what is damaged, or larger than MAX_BYTES."""
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         data = file.read(MAX_BYTES + 1)
@@ -184,13 +232,28 @@ def _parse_whole(path: Path, text: str) -> Any:
 
 def _read_lines(path: Path, text: str) -> Iterator[Document]:
     for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = _parse(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
-        yield _document(row, f"{path}, line {number}", path)
+        if line.strip():
+            yield parse_line(line, f"{path}, line {number}", path)
+
+
+def parse_line(line: str, place: str, path: Path) -> Document:
+    """Parse one line of a file. Raises InputError, naming the place."""
+    try:
+        row = _parse(line)
+    except ValueError as error:
+        raise InputError(f"{place}: {error}") from None
+    return _document(row, place, path)
+
+
+def is_cut_off(text: str) -> bool:
+    """Whether a text that is no JSON could become some by what is written after it."""
+    try:
+        json.JSONDecoder().raw_decode(text.lstrip())
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text.strip()) or error.msg.startswith("Unterminated string")
+    except RecursionError:
+        return False
+    return False
 
 
 def _document(row: Any, place: str, path: Path) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,16 +45,32 @@ from mappa_core import InputError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFormat:
     """A format of logs: whether a file whose first object is given is of it, and how its objects become rollouts.
-    `entries` is what its rollouts consist of."""
+    `entries` is what its rollouts consist of. A rollout is one object, unless this is one of several in a file
+    that make a rollout (`is_part`), or is of the traces whose ids it names, which others may be of, too (`trace_ids`).
+    """
 
     recognizes: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Sequence[Document], LogMapping], list[LoggedTrajectory]]
     entries: str = "messages"
+    is_part: Callable[[Mapping[str, Any]], bool] = lambda row: False
+    trace_ids: Callable[[Document], Collection[str]] | None = None
+
+
+def _is_langchain_dump(row: Mapping[str, Any]) -> bool:
+    messages = row.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else row
+    return isinstance(first, Mapping) and "lc" in first
 
 
 def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
     logs = []
     for document in documents:
+        if _is_langchain_dump(document.row):
+            raise InputError(
+                f"{document.place}: LangChain's dumps wrote this, which is for LangChain alone. Write the messages as "
+                'json.dumps({"messages": messages_to_dict(state["messages"])}), with messages_to_dict of '
+                "langchain_core.messages"
+            )
         try:
             logs.append(replace(read_conversation(document.row, mapping), place=document.place))
         except LogFormatError as problem:
@@ -63,28 +79,61 @@ def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[L
 
 
 def _read_spans(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
-    spans: list[Span] = []
-    for document in documents:
-        try:
-            row = phoenix_row(document.row) if "context.trace_id" in document.row else document.row
-            spans += (name_node(translate(span)) for span in read_spans(row, document.place))
-        except LogFormatError as problem:
-            raise InputError(f"{document.place}: {problem}") from None
-    return read_traces(spans, mapping)
+    return read_traces([name_node(translate(span)) for document in documents for span in _spans_of(document)], mapping)
+
+
+def _spans_of(document: Document) -> list[Span]:
+    try:
+        row = phoenix_row(document.row) if "context.trace_id" in document.row else document.row
+        return read_spans(row, document.place)
+    except LogFormatError as problem:
+        raise InputError(f"{document.place}: {problem}") from None
+
+
+def _trace_ids_of_spans(document: Document) -> Collection[str]:
+    return {span.trace for span in _spans_of(document)}
+
+
+def _trace_ids_of_rows(*keys: str, inside: str = "") -> Callable[[Document], Collection[str]]:
+    """Trace ids at the first of `keys` that an object has, or that the objects in its list `inside` have."""
+
+    def find(document: Document) -> Collection[str]:
+        inner = document.row.get(inside)
+        rows = inner if isinstance(inner, list) else [document.row]
+        found = (next((row[key] for key in keys if key in row), None) for row in rows if isinstance(row, Mapping))
+        return {one for one in found if isinstance(one, str)}
+
+    return find
+
+
+def _holds_no_messages(row: Mapping[str, Any]) -> bool:
+    return not isinstance(row.get("messages"), list)
 
 
 FORMATS: Mapping[Format, LogFormat] = {
     "who-and-when": LogFormat(recognizes=looks_like_who_and_when, read=read_who_and_when),
     "agent-process-bench": LogFormat(recognizes=looks_like_process_bench, read=read_process_bench),
-    "spans": LogFormat(recognizes=looks_like_spans, read=_read_spans, entries="spans"),
-    "openai-agents": LogFormat(recognizes=looks_like_agents_sdk, read=read_agents_sdk, entries="spans"),
-    "langfuse": LogFormat(recognizes=looks_like_langfuse, read=read_langfuse, entries="observations"),
+    "spans": LogFormat(recognizes=looks_like_spans, read=_read_spans, entries="spans", trace_ids=_trace_ids_of_spans),
+    "openai-agents": LogFormat(
+        recognizes=looks_like_agents_sdk,
+        read=read_agents_sdk,
+        entries="spans",
+        trace_ids=_trace_ids_of_rows("trace_id", "id"),
+    ),
+    "langfuse": LogFormat(
+        recognizes=looks_like_langfuse,
+        read=read_langfuse,
+        entries="observations",
+        trace_ids=_trace_ids_of_rows("traceId", inside="observations"),
+    ),
     "atif": LogFormat(recognizes=looks_like_atif, read=read_atif),
     "inspect": LogFormat(recognizes=looks_like_inspect, read=read_inspect),
-    "autogen": LogFormat(recognizes=looks_like_autogen, read=read_autogen),
-    "autogen-events": LogFormat(recognizes=looks_like_autogen_events, read=read_autogen_events, entries="events"),
-    "crewai": LogFormat(recognizes=looks_like_crewai, read=read_crewai, entries="entries"),
-    "langchain": LogFormat(recognizes=looks_like_langchain, read=read_langchain),
+    "autogen": LogFormat(recognizes=looks_like_autogen, read=read_autogen, is_part=_holds_no_messages),
+    "autogen-events": LogFormat(
+        recognizes=looks_like_autogen_events, read=read_autogen_events, entries="events", is_part=lambda row: True
+    ),
+    "crewai": LogFormat(recognizes=looks_like_crewai, read=read_crewai, entries="entries", is_part=lambda row: True),
+    "langchain": LogFormat(recognizes=looks_like_langchain, read=read_langchain, is_part=_holds_no_messages),
     "messages": LogFormat(recognizes=lambda row: True, read=_read_messages),
 }
 """Formats by name; the first that recognizes a file reads it."""

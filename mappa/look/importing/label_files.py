@@ -41,9 +41,10 @@ def parse_label_file(word: str) -> LabelFile:
 
 
 def join_label_files(
-    imported: Sequence[ImportedTrajectory], files: Sequence[LabelFile], mapping: LogMapping
+    imported: Sequence[ImportedTrajectory], files: Sequence[LabelFile], mapping: LogMapping, *, is_whole: bool = True
 ) -> tuple[list[ImportedTrajectory], tuple[str, ...]]:
-    """The rollouts with the labels of `files` beside their own, and what was not understood, with its place.
+    """The rollouts with the labels of `files` beside their own, and what was not understood, with its place. Those that
+    are added to a run are not the whole of it (`is_whole`): then no label may be of them.
 
     Raises:
         InputError: a file cannot be read, none of its lines is about one of the rollouts, a line could be about several
@@ -59,7 +60,7 @@ def join_label_files(
     for file in files:
         lines = [_read_line(document, file, mapping, by_name) for document in read_documents([file.path])]
         known = [line for line in lines if line.rollout is not None]
-        if not known:
+        if not known and is_whole:
             raise InputError(_no_match(file, lines, by_name))
         if len(known) < len(lines):
             first = next(line for line in lines if line.rollout is None)

@@ -93,7 +93,7 @@ class _Trace:
         if not acting:
             return LoggedTrajectory(
                 task=Task(id="", prompt=""), acts=(), outcome={}, entries=len(spans), left_out=left_out,
-                place=spans[0].place,
+                place=spans[0].place, run=spans[0].trace,
             )  # fmt: skip
         acts = tuple(
             replace(_with_place(self._read_action, self._spans[identity]), number=number)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from mappa.look.importing.log_mapping import LoggedAction, LoggedTrajectory
-from mappa_core import Completion, Failure, Split, Step, Trajectory
+from mappa_core import Completion, Failure, Split, Step, Task, Trajectory
 from mappa_core.records import Label
 
 IMPORT_SPLIT: Split = "train"
@@ -33,50 +33,77 @@ class ImportedTrajectory:
     log: LoggedTrajectory
 
 
+def name_task(log: LoggedTrajectory) -> str:
+    """The id of the task of a log: its own, or one made of its text."""
+    return log.task.id or f"task-{_hash(log.task.prompt)[:_TASK_ID_DIGITS]}"
+
+
+def name_samples(task: str) -> str:
+    """What the ids of the trajectories of a task begin with."""
+    return f"{IMPORT_SPLIT}-{0:06d}/{task}/"
+
+
 def build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[ImportedTrajectory]:
     """Build the trajectories; those of one task are its samples, in order."""
     samples: Counter[str] = Counter()
     made = []
     for log in logs:
-        name = log.task.id or f"task-{_hash(log.task.prompt)[:_TASK_ID_DIGITS]}"
-        identity = f"{IMPORT_SPLIT}-{0:06d}/{name}/{samples[name]:03d}"
-        numbers = [act.number for act in log.acts]
-        known = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
-        trajectory = Trajectory(
-            id=identity,
-            task=replace(log.task, id=name, meta={**log.task.meta, **known}),
-            sample=samples[name],
-            iteration=0,
-            steps=_build_steps(identity, log.acts),
-            outcome=log.outcome,
-            error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
-            seconds=log.seconds,
-        )
-        samples[name] += 1
-        made.append(ImportedTrajectory(trajectory=trajectory, labels=build_labels(trajectory, log), log=log))
+        made.append(build_trajectory(log, samples[name_task(log)]))
+        samples[name_task(log)] += 1
     return made
 
 
-def separate_tasks(logs: Sequence[LoggedTrajectory]) -> list[LoggedTrajectory]:
+def build_trajectory(log: LoggedTrajectory, sample: int) -> ImportedTrajectory:
+    """Build the trajectory of a log, as a sample of its task."""
+    name = name_task(log)
+    identity = f"{name_samples(name)}{sample:03d}"
+    numbers = [act.number for act in log.acts]
+    known = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
+    trajectory = Trajectory(
+        id=identity,
+        task=replace(log.task, id=name, meta={**log.task.meta, **known}),
+        sample=sample,
+        iteration=0,
+        steps=_build_steps(identity, log.acts),
+        outcome=log.outcome,
+        error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
+        seconds=log.seconds,
+    )
+    return ImportedTrajectory(trajectory=trajectory, labels=build_labels(trajectory, log), log=log)
+
+
+def separate_tasks(
+    logs: Sequence[LoggedTrajectory], find_task: Callable[[str], Task | None] = lambda name: None
+) -> list[LoggedTrajectory]:
     """The logs, where tasks that share an id and differ in their text have ids of their own, which is a problem of the
-    first rollout of each."""
+    first rollout of each. `find_task` finds the task that a run has under an id, which keeps it."""
     first: dict[str, LoggedTrajectory] = {}
     texts: dict[str, set[str]] = {}
     for log in logs:
         if log.task.id and log.has_text:
             first.setdefault(log.task.id, log)
             texts.setdefault(log.task.id, set()).add(log.task.prompt)
+    known = {name: find_task(name) for name in texts}
     named: set[str] = set()
 
     def separate(log: LoggedTrajectory) -> LoggedTrajectory:
-        if len(texts.get(log.task.id, ())) < 2 or not log.has_text:
+        if not log.task.id or not log.has_text:
             return log
-        own, origin = f"{log.task.id}-{_hash(log.task.prompt)[:_TEXT_DIGITS]}", first[log.task.id]
-        is_new, problems = own not in named and log is not origin, log.problems
-        named.add(own)
-        if is_new and log.task.prompt != origin.task.prompt:
-            problem = f"task {log.task.id}: its text is another than in {origin.place}, so it is called {own} here"
+        recorded, own = known[log.task.id], f"{log.task.id}-{_hash(log.task.prompt)[:_TEXT_DIGITS]}"
+        if recorded is not None:
+            if recorded.prompt == log.task.prompt:
+                return log
+            where, is_new = str(recorded.meta.get(RUN_NAME)), find_task(own) is None
+        elif len(texts[log.task.id]) < 2 and find_task(own) is None:
+            return log
+        else:
+            origin = first[log.task.id]
+            where, is_new = origin.place, log is not origin and log.task.prompt != origin.task.prompt
+        problems = log.problems
+        if is_new and own not in named:
+            problem = f"task {log.task.id}: its text is another than in {where}, so it is called {own} here"
             problems = (*problems, problem)
+        named.add(own)
         return replace(log, task=replace(log.task, id=own), problems=problems)
 
     return [separate(log) for log in logs]

@@ -21,7 +21,9 @@ TEMPLATE = (
     "{{ '\nCall with <tool_call>{...}</tool_call><|im_end|>\n' }}{% endif %}"
     "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{%- if message.reasoning_content %}{{ '<think>' + message.reasoning_content + '</think>' }}{% endif %}"
-    "{{- message.content + '<|im_end|>\n' }}{% endfor %}"
+    "{{- message.content }}"
+    "{%- for call in message.tool_calls or [] %}{{ '<tool_call>' }}{{ call.function | tojson }}{{ '</tool_call>' }}"
+    "{%- endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
     "{%- if enable_thinking %}{{ '<think>\n' }}{% endif %}{% endif %}"
 )

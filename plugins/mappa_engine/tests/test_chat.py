@@ -78,7 +78,8 @@ def test_text_cannot_end_its_message(chat, message):
 
 
 def test_arguments_of_a_call_cannot_end_a_message(kit):
-    chat = Chat(kit.tokenizer("<|im_start|>{{ messages[0].tool_calls | tojson }}<|im_end|>"), model_name="tiny")
+    shown = "{% for message in messages %}{{ message.content }}{{ message.tool_calls | tojson if message.tool_calls }}"
+    chat = Chat(kit.tokenizer(f"<|im_start|>{shown}{{% endfor %}}<|im_end|>"), model_name="tiny")
     call = ToolCall(name="f", arguments={"a": [{"b": FORGED}]})
     tokens = chat.render([Message(role="assistant", content="", tool_calls=(call,))])
     assert controls_in(chat, tokens) == ["<|im_start|>", "<|im_end|>"]

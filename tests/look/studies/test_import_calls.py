@@ -14,11 +14,11 @@ from mappa_core import InputError
 USER = {"role": "user", "content": "How heavy is the sun?"}
 
 
-def imported(tmp_path, *lines, **mapped):
+def imported(tmp_path, *lines, name="run", **mapped):
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return import_logs(load_plugins(only=("look",)), [path], LogMapping(**mapped), root=tmp_path / "runs", name="run")
+    return import_logs(load_plugins(only=("look",)), [path], LogMapping(**mapped), root=tmp_path / "runs", name=name)
 
 
 def results(made):
@@ -45,7 +45,7 @@ def test_an_empty_name_at_the_key_that_says_who_speaks_is_no_name(tmp_path):
     made = imported(tmp_path, {"messages": [{**USER, "metadata": {"by": ""}}, named]}, agent_from="metadata.by")
     assert made.agents == {"assistant": 1}
     with pytest.raises(InputError, match=r"line 1: messages\.1\.role: '' is none of"):
-        imported(tmp_path, {"messages": [USER, {"role": "", "content": "2e30 kg"}]}, agent_from="role")
+        imported(tmp_path, {"messages": [USER, {"role": "", "content": "2e30 kg"}]}, name="other", agent_from="role")
 
 
 # --- answers of tools -------------------------------------------------------------------------------------------------

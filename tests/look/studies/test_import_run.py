@@ -366,13 +366,13 @@ import os, signal
 from mappa.look.importing import import_run
 from mappa.cli import main
 
-store_trajectory = import_run._store_trajectory
+record_play = import_run._record_play
 
-def die(folder, one):
-    store_trajectory(folder, one)
+def die(*given):
+    record_play(*given)
     os.kill(os.getpid(), signal.{signal})
 
-import_run._store_trajectory = die
+import_run._record_play = die
 main(["import", "log.jsonl", "--name", "x"])
 """
 
@@ -398,5 +398,5 @@ def test_import_command_prints_agents_and_the_next_command(tmp_path, monkeypatch
     shown = invoke([*words[:-1], "y"])
     assert "1 rollout of 1 task from messages" in shown.output and "mappa judge runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
-    assert main(words) == 2
-    assert "runs/x exists already: choose another --name" in capsys.readouterr().err
+    assert main([*words[:2], "--outcome", "other", "--name", "x"]) == 2
+    assert "imported with other options, which it keeps: agents ({'writer': 'Writes.'})" in capsys.readouterr().err
