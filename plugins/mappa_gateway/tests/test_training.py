@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import openai
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core import hookimpl
 from mappa_engine.local import LocalEngine
