@@ -68,7 +68,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def _repr_html_(self) -> str:
         """The rollouts by split and how they ended, for notebooks."""
         counts = {split: Counter(self.counts(split)) for split in ("train", "eval")}
-        rows = [(split, *(str(found[one]) for one in STATUSES)) for split, found in counts.items() if found]
+        rows = [(split, *(str(found[status]) for status in STATUSES)) for split, found in counts.items() if found]
         state = html_text(f"{self.folder}: {self._describe_state()}")
         return f"<div>{state}</div>{html_table('rollouts', ('', *STATUSES), rows)}"
 
