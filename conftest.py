@@ -74,7 +74,7 @@ class Site:
 
     def _describe(self, package: str, version: str, summary: str, points: Mapping[str, Mapping[str, str]]) -> None:
         info = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
+        info.mkdir(exist_ok=True)  # a second time, as with other entry points
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {summary}\n"
             "Requires-Dist: mappa-core\n"
