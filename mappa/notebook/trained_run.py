@@ -104,7 +104,9 @@ class TrainedRun:
         metric = DEFAULT_METRIC if self.summary.eval is None else self.summary.eval.metric
         with RunReader(self.folder) as run:
             _, rows = latest_counted(run, limit=MAX_VERDICTS)
-        return count_failures(rows, metric), {one.agent: one.blamed for one in summarize_verdicts(rows, metric)}
+        return count_failures(rows, metric), {
+            judged.agent: judged.blamed for judged in summarize_verdicts(rows, metric)
+        }
 
     def _table(self, choose: Callable[[RunReader], Iterable[Row]]) -> Table[Row]:
         def read() -> Iterable[Row]:
