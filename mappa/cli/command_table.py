@@ -59,7 +59,7 @@ UNLISTED: Mapping[str, ListedCommand] = MappingProxyType({
 })  # fmt: skip
 """Set up or tried once, and named by the pages that are about it."""
 
-FIRST = ("demo", "import", "judge", "observe", "view", "train", "eval", "docs", "doctor")
+FIRST = ("demo", "observe", "judge", "view", "train", "eval", "docs", "doctor")
 """What stands on the first screen with a line each: see what Mappa is, look at logs of one's own, train, find help."""
 
 COMMANDS: Mapping[str, ListedCommand] = MappingProxyType({

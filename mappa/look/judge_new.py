@@ -40,13 +40,16 @@ _HOW_MANY = frozenset({"spend_usd", "timeout_s", "max_missing", "cassette"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewVerdicts:
-    """What `coach` said of `plays` that it had not judged. `usd` is None if a price is unknown. Verdicts that failed
-    are asked for again the next time."""
+    """What `coach` said of `plays` that it had not judged. `usd` is None if a price is unknown; calls whose bill is not
+    known cost `uncertain_usd` at most. Verdicts that failed are asked for again the next time; a larger share of them
+    than `max_missing` is too much."""
 
     coach: str
     plays: int
     counts: VerdictCounts
     usd: float | None
+    uncertain_usd: float
+    max_missing: float
 
 
 class _Progress(msgspec.Struct):
@@ -62,6 +65,7 @@ async def judge_new_plays(
     path: Path,
     *,
     leave: Collection[str] = (),
+    spent_usd: float = 0.0,
     on_providers: Callable[[Sequence[Provider]], None] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
@@ -70,6 +74,7 @@ async def judge_new_plays(
 
     Args:
         leave: ids of plays that are left for the next time.
+        spent_usd: what of `coach.spend_usd` is spent already, by calls before this one.
         on_providers: called before the first verdict with all providers that data will be sent to, as is `on_start`
             with the number of plays; not called if there is nothing to judge.
         on_verdict: called with every verdict.
@@ -90,7 +95,8 @@ async def judge_new_plays(
             due += [
                 (number, str(one)) for (one,) in reader.query("SELECT id FROM trajectories WHERE number = ?", number)
             ]
-        ledger = Ledger(config.coach.spend_usd)
+        cap = config.coach.spend_usd
+        ledger = Ledger(None if cap is None else max(0.0, cap - spent_usd))
         verdicts: list[Verdict] = []
         # They stay due, also when those after them are judged.
         left = [number for number, one in due if one in leave]
@@ -119,7 +125,12 @@ async def judge_new_plays(
                         break  # It answers nothing any more, as at its cap: the others are asked for the next time.
                 verdicts = judging.verdicts
         return NewVerdicts(
-            coach=config.coach.use, plays=len(due), counts=count_statuses(verdicts), usd=ledger.total_usd
+            coach=config.coach.use,
+            plays=len(due),
+            counts=count_statuses(verdicts),
+            usd=ledger.total_usd,
+            uncertain_usd=ledger.uncertain_usd,
+            max_missing=config.coach.max_missing,
         )
 
 

@@ -93,6 +93,7 @@ async def observe_logs(
     examples: int = 3,
     trust: bool = False,
     waits: bool = False,
+    spent_usd: float = 0.0,
     on_import: Callable[[ImportResult], None] | None = None,
     on_providers: Callable[[Sequence[Provider]], None] | None = None,
     on_start: Callable[[int], None] | None = None,
@@ -109,6 +110,7 @@ async def observe_logs(
         examples: how many of each agent's lowest-scored actions to return.
         trust: observe into a run of somebody else.
         waits: a play is judged when its log was read once more and it did not go on, for logs that are being written.
+        spent_usd: what of `coach.spend_usd` is spent already, by calls before this one.
         on_import: called before anything is judged.
         on_providers, on_start, on_verdict: as of `judge_new_plays`.
 
@@ -128,6 +130,7 @@ async def observe_logs(
         registry,
         imported.folder,
         leave=imported.recorded if waits else (),
+        spent_usd=spent_usd,
         on_providers=on_providers,
         on_start=on_start,
         on_verdict=on_verdict,

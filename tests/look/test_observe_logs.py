@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -15,7 +16,7 @@ from mappa.look.observe import observe_run
 from mappa.look.observe_logs import observe_logs
 from mappa.runs import RunFolder, RunReader
 from mappa.testing import load_plugins
-from mappa_core import Coach, InputError, Offer, Verdict, hookimpl
+from mappa_core import Coach, InputError, Offer, Usage, Verdict, hookimpl
 
 
 def chat(number, *, wrong=False):
@@ -39,6 +40,7 @@ class Counting(Coach):
 
     asked: ClassVar[list[str]] = []
     failing: ClassVar[set[str]] = set()
+    price: ClassVar[float | None] = None
 
     def __init__(self, options) -> None: ...
 
@@ -47,7 +49,8 @@ class Counting(Coach):
         if scene.step.reply.content in self.failing:
             raise RuntimeError("no")
         blame = "writer" if scene.step.reply.content.endswith("9") else None
-        return Verdict.scored(float(len(scene.step.reply.content) % 10), "by its length", blame=blame)
+        verdict = Verdict.scored(float(len(scene.step.reply.content) % 10), "by its length", blame=blame)
+        return verdict if self.price is None else replace(verdict, usage=Usage(calls=1, usd=self.price))
 
 
 class Plugin:
@@ -60,6 +63,7 @@ class Plugin:
 def registry(monkeypatch):
     monkeypatch.setattr(Counting, "asked", [])
     monkeypatch.setattr(Counting, "failing", set())
+    monkeypatch.setattr(Counting, "price", None)
     return load_plugins(only=("look", "evidence"), modules={"counting": Plugin()})
 
 
@@ -120,6 +124,23 @@ async def test_a_coach_that_answers_nothing_is_not_asked_about_the_rest(registry
     Counting.failing, Counting.asked = set(), []
     await observe_logs(registry, [path], root=tmp_path / "runs", coach="counting")
     assert len(Counting.asked) == 12
+
+
+async def test_the_cap_counts_what_was_spent_before_and_what_it_stops_is_asked_for_later(registry, tmp_path):
+    path, Counting.price = tmp_path / "team.jsonl", 0.25
+    add(path, *map(chat, range(4)))
+    words = ("coach.spend_usd=1", "coach.max_missing=1")
+
+    async def look(spent_usd):
+        return await observe_logs(
+            registry, [path], root=tmp_path / "runs", coach="counting", settings=words, spent_usd=spent_usd
+        )
+
+    first = await look(0.5)
+    assert first.verdicts.counts.failed > 0 and first.verdicts.usd <= 0.75
+    Counting.price, before = 0.0, len(Counting.asked)
+    later = await look(0.0)
+    assert later.verdicts.counts.failed == 0 and len(Counting.asked) == 8 and before < 8
 
 
 async def test_a_play_that_goes_on_is_judged_anew_and_only_when_it_rests_where_logs_are_followed(registry, tmp_path):

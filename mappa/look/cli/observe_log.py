@@ -54,15 +54,28 @@ def observe_log_files(observing: LogObserving, *, follow: bool, quiet: bool, as_
         _follow(registry, observing, quiet=quiet, as_json=as_json)
         return
     console = Console()
-    observation = _observe(registry, observing, quiet=quiet or as_json, waits=False)
+    observation = _observe(registry, observing, quiet=quiet or as_json)
     if as_json:
         echo(observation_json(observation))
     else:
         show_observation(console, observation, quiet=quiet)
-    check_answered([observation.verdicts.counts])
+    _check(observation)
 
 
-def _observe(registry: Registry, observing: LogObserving, *, quiet: bool, waits: bool) -> LogObservation:
+def _check(observation: LogObservation) -> None:
+    """Raise GuardStop if too many of the verdicts failed."""
+    check_answered([observation.verdicts.counts], observation.verdicts.max_missing)
+
+
+def _observe(
+    registry: Registry,
+    observing: LogObserving,
+    *,
+    quiet: bool,
+    waits: bool = False,
+    announced: bool = False,
+    spent_usd: float = 0.0,
+) -> LogObservation:
     from mappa.look.observe_logs import DEFAULT_COACH, observe_logs
 
     errors = Console(stderr=True)
@@ -78,7 +91,8 @@ def _observe(registry: Registry, observing: LogObserving, *, quiet: bool, waits:
                 examples=observing.examples,
                 trust=observing.trust,
                 waits=waits,
-                on_providers=lambda providers: None if waits else announce_providers(errors, providers),
+                spent_usd=spent_usd,
+                on_providers=lambda providers: None if announced else announce_providers(errors, providers),
                 on_start=bar.start,
                 on_verdict=bar.advance,
             )
@@ -98,6 +112,7 @@ def _follow(registry: Registry, observing: LogObserving, *, quiet: bool, as_json
                 elif shown != observation.sums:
                     console.print(_sums_line(observation), markup=False, highlight=False, soft_wrap=True)
                 shown = observation.sums
+                _check(observation)
         except KeyboardInterrupt:
             pass  # That is how it ends.
 
@@ -108,14 +123,19 @@ def _observations(registry: Registry, observing: LogObserving) -> Iterator[LogOb
     from mappa.look.importing.import_run import NoPlaysError
     from mappa.store.folder import RunInUseError
 
-    seen, is_due = None, True
+    seen, is_due, announced, spent_usd = None, True, False, 0.0
     while True:
         files = [(path, path.stat()) for path in find_files(observing.paths, may_lack=True) if path.exists()]
         now = [(path, status.st_size, status.st_mtime_ns, status.st_ino) for path, status in files]
         if files and (is_due or now != seen):
             try:
-                observation = _observe(registry, observing, quiet=True, waits=True)
-                seen, is_due = now, observation.imported.trajectories > 0
+                observation = _observe(
+                    registry, observing, quiet=True, waits=True, announced=announced, spent_usd=spent_usd
+                )
+                seen, is_due, verdicts = now, observation.imported.trajectories > 0, observation.verdicts
+                announced = announced or verdicts.plays > 0
+                # The cap holds for as long as the log is followed, not for each look at it.
+                spent_usd += (verdicts.usd or 0.0) + verdicts.uncertain_usd
                 yield observation
             except (NoPlaysError, RunInUseError):
                 is_due = True  # An action may come; another process, as one that labels, will be done.

@@ -25,6 +25,8 @@ from mappa_core.safe_walk import walk
 _TABLES = (".csv", ".parquet")
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".json", *_LINES)
+_RUN = "run.db"
+"""What a folder of a run holds."""
 _ARCHIVE = ".eval"
 """A log of inspect_ai: a zip file with a header and a file for each sample."""
 MAX_BYTES = 1 << 30
@@ -85,8 +87,15 @@ def _files(path: Path) -> list[Path]:
     """The files that a path means. Links in folders are left out: they may lead to what nobody meant to import."""
     if not path.is_dir():
         return _matching(path) if glob.has_magic(str(path)) and not path.exists() else [path]
-    entries = (entry for entry in walk(Path(os.path.realpath(path))) if stat.S_ISREG(entry.status.st_mode))
-    found = [path / entry.path for entry in entries if _plain_suffix(Path(entry.path)) in (*_SUFFIXES, _ARCHIVE)]
+    entries = [entry for entry in walk(Path(os.path.realpath(path))) if stat.S_ISREG(entry.status.st_mode)]
+    files = [Path(entry.path) for entry in entries]
+    # What Mappa itself writes is no log: its run may lie in the same folder.
+    runs = {file.parent for file in files if file.name == _RUN}
+    found = [
+        path / file
+        for file in files
+        if _plain_suffix(file) in (*_SUFFIXES, _ARCHIVE) and not runs.intersection(file.parents)
+    ]
     if not found:
         raise InputError(f"{path}: no file in this folder is called {', '.join(f'*{one}[.gz]' for one in _SUFFIXES)}")
     return sorted(found, key=_natural_order)

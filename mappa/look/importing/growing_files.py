@@ -123,7 +123,8 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> Iterator[Docum
 
 
 def _name(path: Path) -> str:
-    return str(path.absolute())
+    # A name that is no UTF-8 is kept in a form that is: the database holds no other.
+    return os.fsencode(path.absolute()).decode(errors="backslashreplace")
 
 
 def _is_unchanged(path: Path, state: FileState | None) -> bool:

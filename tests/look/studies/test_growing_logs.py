@@ -149,6 +149,15 @@ def test_new_files_are_read_and_those_that_are_gone_stay_in_the_run(log):
     assert (log.read().trajectories, len(log.plays())) == (1, 5)
 
 
+def test_runs_that_lie_in_the_same_folder_are_no_logs(tmp_path):
+    (tmp_path / "team.jsonl").write_text(lines(chat(1)))
+    for _ in range(2):
+        made = import_logs(REGISTRY, [tmp_path], LogMapping(), root=tmp_path / "runs")
+    assert made.trajectories == 0
+    with RunReader(made.folder) as reader:
+        assert len(list(reader.trajectories)) == 1
+
+
 def test_a_file_that_is_renamed_as_logs_are_rotated_is_known(log):
     path = log.folder / "team.jsonl"
     path.write_text(lines(chat(1), chat(2)))
