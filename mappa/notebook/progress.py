@@ -58,8 +58,8 @@ class CellProgress(ConsoleListener):
 
     def _html(self) -> str:
         held_out = [
-            (f"held-out {one.metric} after iteration {one.iteration}", format_share(one.interval))
-            for one in self._evaluations
+            (f"held-out {evaluation.metric} after iteration {evaluation.iteration}", format_share(evaluation.interval))
+            for evaluation in self._evaluations
         ]
         run, now = (
             bar_html("iterations", self.done, self._iterations),
