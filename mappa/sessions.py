@@ -1,4 +1,4 @@
-"""For what plays teams outside a training: configs composed or restored, sessions of their objects, rollouts."""
+"""For what plays or trains teams by itself: configs composed or restored, sessions of their objects, rollouts, runs."""
 
 from mappa.config.compose import ComposedConfig as ComposedConfig
 from mappa.config.compose import build_options as build_options
@@ -24,6 +24,7 @@ from mappa.session.trust import require_trusted as require_trusted
 from mappa.session.trust import restore_resumed as restore_resumed
 from mappa.session.trust import restore_trusted as restore_trusted
 from mappa.store.marks import write_mark as write_mark
+from mappa.training.run import Run as Run
 from mappa_core.calls.spend_ledger import Ledger as Ledger
 from mappa_core.config.layers import with_origin as with_origin
 from mappa_core.config.schema import RunConfig as RunConfig

@@ -16,7 +16,7 @@ import tempfile
 from contextlib import chdir, closing
 from pathlib import Path
 
-from mappa import Run
+from mappa.sessions import Run
 
 ARCHIVE = Path(__file__).parents[1] / "mappa/look/demo/run.tar.gz"
 NAME = "demo"

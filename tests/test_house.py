@@ -268,7 +268,7 @@ TESTS = [path for folder in ("tests", "plugins") for path in sorted((ROOT / fold
 TESTS = [path for path in TESTS if "tests" in path.relative_to(ROOT).parts and path.name != "conftest.py"]
 """A conftest.py is where a folder of tests may reach into other rooms."""
 DOORS = {
-    *PUBLIC, "mappa.look.crash_test", "mappa.look.notebook", "mappa.cli", "mappa.cli.main", "mappa.testing.play",
+    *PUBLIC, "mappa.look.crash_test", "mappa.cli", "mappa.cli.main", "mappa.testing.play",
 }  # fmt: skip
 """What a test may import anywhere: what is public, and the command line. `main` and `play` are functions that have the
 names of their modules."""

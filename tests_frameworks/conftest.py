@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.training.run import TrainResult
 from mappa_core import Coach, Verdict
 from mappa_core.hookspecs import Offer, hookimpl

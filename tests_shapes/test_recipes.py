@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from models import QWEN2_5_1_5B
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -15,9 +15,9 @@ from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
+from mappa.sessions import Run
 
 MODEL = str(files("mappa_mathchat") / "models" / "tiny")
 AGENTS = ("problem_solver", "code_executor", "verifier")

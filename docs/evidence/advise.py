@@ -39,9 +39,8 @@ import desk_offers
 from desk_offers import Desk
 from stored import write_simulation
 
-from mappa import Run
 from mappa.runs import Evaluation, RunReader
-from mappa.sessions import ComposedConfig, compose, evaluate_standalone, restore_trusted
+from mappa.sessions import ComposedConfig, Run, compose, evaluate_standalone, restore_trusted
 from mappa.statistics import Interval, mean_interval
 from mappa_core.plugins import Registry, load_plugins
 from mappa_gepa.advise.advice import Advice, advise

@@ -28,7 +28,8 @@ class Console(rich.console.Console):
     """A console of rich that shows placeholders in place of control characters and API keys."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        # In a notebook, too, this prints text: what is shown there as HTML shows itself.
+        super().__init__(force_jupyter=False, **options)
         if not self.is_terminal and options.get("width") is None and "COLUMNS" not in self._environ:
             self.width = FILE_WIDTH
 

@@ -88,7 +88,7 @@ class RunProgress(Listener):
         self.show()
 
 
-class _ConsoleListener(RunProgress):
+class ConsoleListener(RunProgress):
     """Announces providers, sandboxes and counterfactual rollouts."""
 
     def __init__(self, console: Console) -> None:
@@ -110,7 +110,7 @@ class _ConsoleListener(RunProgress):
         announce_counterfactuals(self._console, extra)
 
 
-class LineProgress(_ConsoleListener):
+class LineProgress(ConsoleListener):
     """Prints a plain line per evaluation and iteration, and how far it is where that takes minutes."""
 
     def __init__(self, console: Console, iterations: int) -> None:
@@ -158,7 +158,7 @@ class QuietListener(Listener):
         announce_sandboxes(Console(stderr=True), sandboxes, quiet=True)
 
 
-class Dashboard(_ConsoleListener):
+class Dashboard(ConsoleListener):
     """A live display: progress bars of the run and of the current rollouts, and a table of agents."""
 
     def __init__(self, console: Console, iterations: int) -> None:

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from mappa.config.plugin_files import PluginFile, file_of
 from mappa.config.validate import MissingValues, fields_to_keys, raise_missing, require_values, validate
 from mappa.config.yaml_io import (
+    COMMAND_LINE,
     CONFIG,
     MAX_CONFIG_BYTES,
     format_scalar,
@@ -28,6 +29,7 @@ from mappa.config.yaml_io import (
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
+from mappa_core.defaults.objects import RECIPE as OBJECTS_RECIPE
 from mappa_core.errors import ConfigError, MissingSetting, PluginError, RunError
 from mappa_core.files import has_file, read_text
 from mappa_core.hookspecs import Offer
@@ -127,9 +129,11 @@ def compose(
     recipe: str | None = None,
     config_files: Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
+    *,
+    origin: str = COMMAND_LINE,
 ) -> ComposedConfig:
-    """Compose the config from a recipe (by default the plugin's `tiny`), config files and `key=value` overrides. A
-    stored config among the files determines the recipe if the caller names none.
+    """Compose the config from a recipe (by default the plugin's `tiny`), config files and `key=value` overrides, which
+    come from `origin`. A stored config among the files determines the recipe if the caller names none.
 
     Raises ConfigError with key and origin for an invalid setting, and PluginError for an unknown plugin, recipe or
     offer.
@@ -139,7 +143,8 @@ def compose(
     for path, (_, file) in zip(config_files, recorded, strict=True):
         _check_file(registry, file, f"{path}")
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
-    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in recorded), parse_overrides(overrides)]
+    given = parse_overrides(overrides, origin)
+    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in recorded), given]
     try:
         return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
     except MissingValues as missing:
@@ -160,6 +165,11 @@ class StoredConfig:
     plugin: str
     recipe: str
     file: PluginFile | None = None
+
+    @property
+    def is_of_objects(self) -> bool:
+        """Whether the plugin was made of objects that a process held, which are nowhere else."""
+        return self.recipe == OBJECTS_RECIPE and self.file is None
 
     def read(self, overrides: Sequence[str] = (), recorded: Sequence[str] = ()) -> RunConfig:
         """The config as `lay_over` lays it, with options as they stand there. Raises ConfigError for a setting that

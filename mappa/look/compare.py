@@ -10,7 +10,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from mappa.look.run_results import RunResult, differing_settings
 from mappa_core import ConfigError
 from mappa_core.records import Interval
 
+if TYPE_CHECKING:
+    from mappa.look.view.picture import Picture
+
 SIGNIFICANCE_LEVEL = 0.05
 """An adjusted p-value below this is called significant."""
 FINAL_LEVEL, INTERIM_LEVEL = 0.025, 0.005
@@ -27,6 +31,8 @@ FINAL_LEVEL, INTERIM_LEVEL = 0.025, 0.005
 test over few seeds finds a little more than its level."""
 MIN_INTERIM_SEEDS = 3
 """Seeds of every arm before which nothing is found while runs are to come: the tail of a test over two is too heavy."""
+MAX_LABEL_CHARACTERS = 20
+"""Characters for which a picture has room beside its lines."""
 PairFinding = Literal["better", "worse", "no significant difference", "cannot be told"]
 
 
@@ -77,7 +83,7 @@ class PairComparison:
         return "better" if self.difference.mean > 0 else "worse"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
     """Arms compared by `measure` on the same `problems` in `clusters` (None: every problem is its own cluster).
     `pooled` holds the settings other than the seed in which runs of one arm differ, with their values; `also_differ`
@@ -92,6 +98,30 @@ class Comparison:
     level: float
     pooled: Mapping[str, tuple[str, ...]]
     also_differ: Mapping[str, tuple[str, ...]]
+
+    def plot(self) -> Picture:
+        """Draw a line per arm: the mean of the workflow's metric on held-out tasks over iterations, over its seeds. An
+        arm of a long name is a letter, as in the text of the comparison."""
+        from mappa.look.cli.compare import label_arms
+        from mappa.look.view.picture import draw_picture
+        from mappa.look.view.sweep_page import build_learning_chart, read_curve
+
+        labels = label_arms([arm.name for arm in self.arms], MAX_LABEL_CHARACTERS)
+        curves = {labels[arm.name]: [read_curve(Path(run)) for run in arm.runs] for arm in self.arms}
+        chart = build_learning_chart(curves)
+        return draw_picture([replace(chart, title="Held-out tasks over iterations, mean over seeds")])
+
+    def __repr__(self) -> str:
+        """What `mappa compare` prints."""
+        from mappa.look.cli.compare import comparison_notes, show_comparison
+        from mappa.look.printed import as_printed
+
+        return as_printed(lambda console: show_comparison(console, self, comparison_notes(self)))
+
+    def _repr_html_(self) -> str:
+        from mappa.look.html import comparison_html
+
+        return comparison_html(self)
 
 
 def compare_arms(

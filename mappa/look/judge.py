@@ -62,7 +62,7 @@ MAX_MOVERS = 10
 """Actions that are listed as having changed most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JudgedRun:
     """What another coach says of a run, and how the advantages change under it.
 
@@ -90,6 +90,18 @@ class JudgedRun:
     by_iteration: Mapping[int, AdvantageComparison]
     movers: tuple[ActionAdvantages, ...]
     imported: bool
+
+    def __repr__(self) -> str:
+        """What `mappa judge` prints."""
+        from mappa.look.cli.judge import show_judged
+        from mappa.look.printed import as_printed
+
+        return as_printed(lambda console: show_judged(console, self))
+
+    def _repr_html_(self) -> str:
+        from mappa.look.html import judged_html
+
+        return judged_html(self)
 
 
 async def judge_run(

@@ -75,7 +75,7 @@ class AgentDiagnosis:
     labelled_guilty: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
     reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known
@@ -107,8 +107,20 @@ class Diagnosis:
     labels_met: int = 0
     agreement: LabellerAgreement | None = None
 
+    def __repr__(self) -> str:
+        """What `mappa observe` prints."""
+        from mappa.look.cli.observe import show_diagnosis
+        from mappa.look.printed import as_printed
 
-async def observe(
+        return as_printed(lambda console: show_diagnosis(console, self))
+
+    def _repr_html_(self) -> str:
+        from mappa.look.html import diagnosis_html
+
+        return diagnosis_html(self)
+
+
+async def observe_recipe(
     composed: ComposedConfig,
     registry: Registry,
     *,

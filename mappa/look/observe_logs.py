@@ -58,7 +58,7 @@ class PlaySums:
     agents: tuple[AgentBlame, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LogObservation:
     """The result of observing logs: what was `imported` now and the new `verdicts`, the `sums` of the whole run in
     `folder`, and a `diagnosis` of its newest plays, at most `NEWEST`, with examples."""
@@ -68,6 +68,18 @@ class LogObservation:
     verdicts: NewVerdicts
     sums: PlaySums
     diagnosis: Diagnosis
+
+    def __repr__(self) -> str:
+        """What `mappa observe LOG` prints."""
+        from mappa.look.cli.observe_log import show_observation
+        from mappa.look.printed import as_printed
+
+        return as_printed(lambda console: show_observation(console, self, quiet=False))
+
+    def _repr_html_(self) -> str:
+        from mappa.look.html import observation_html
+
+        return observation_html(self)
 
 
 async def observe_logs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from mappa.config.yaml_io import MAX_CONFIG_BYTES, parse_origins, parse_yaml
+from mappa.runs.html_table import html_table, html_text
 from mappa.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa.runs.table import RolloutTable, Table
 from mappa.session.eval_split import EvalPart, in_selection_split
@@ -29,6 +31,7 @@ from mappa_core.config.layers import iter_leaves
 from mappa_core.errors import RunError
 from mappa_core.files import damage_reported, has_file, read_text
 from mappa_core.records import Label, Step, Task, Trajectory, Verdict
+from mappa_core.redaction import clean_line
 
 _STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
 _SELECT_ROW = (
@@ -40,6 +43,7 @@ _STEPS = "trajectories t CROSS JOIN steps s ON s.trajectory = t.id"
 _VERDICTS = f"SELECT {_ACTION}, s.agent, s.position, v.body FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id"
 _COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score IS NULL, v.number DESC LIMIT 1"
 """The last verdict with a score; without one, the last verdict."""
+STATUSES: tuple[TrajectoryStatus, ...] = ("done", "failed", "open")
 
 
 class RunReader(AbstractContextManager["RunReader"]):
@@ -55,6 +59,25 @@ class RunReader(AbstractContextManager["RunReader"]):
             if inside:
                 raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
         self._database = Database.open(self.folder / DATABASE_NAME, write=False)
+
+    def __repr__(self) -> str:
+        counted = {split: sum(self.counts(split).values()) for split in ("train", "eval")}
+        rollouts = ", ".join(f"{count} {split}" for split, count in counted.items() if count)
+        return f"RunReader({str(self.folder)!r}): {self._describe_state()}; rollouts: {rollouts or 'none'}"
+
+    def _repr_html_(self) -> str:
+        """The rollouts by split and how they ended, for notebooks."""
+        counts = {split: Counter(self.counts(split)) for split in ("train", "eval")}
+        rows = [(split, *(str(found[status]) for status in STATUSES)) for split, found in counts.items() if found]
+        state = html_text(f"{self.folder}: {self._describe_state()}")
+        return f"<div>{state}</div>{html_table('rollouts', ('', *STATUSES), rows)}"
+
+    def _describe_state(self) -> str:
+        """Recipe, seed and status as far as the run has written them."""
+        if (found := self.summary) is None:
+            return "no summary yet"
+        after = f"{found.iterations} iteration{'' if found.iterations == 1 else 's'}"
+        return clean_line(f"{found.plugin}/{found.recipe}, seed {found.seed}, {found.status} after {after}")
 
     @property
     def config(self) -> str:

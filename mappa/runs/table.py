@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from mappa.runs.html_table import html_table
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ class TableRow(Protocol):
 
 Row = TypeVar("Row", bound=TableRow)
 
+SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 24, 60
+"""What a notebook shows of a table: its first rows and columns, and of a text its beginning."""
+
 
 class Table(Generic[Row]):
     """Rows of one kind, in order. They are read from the run anew, one after another, each time the table is used."""
@@ -30,6 +35,23 @@ class Table(Generic[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._read())
+
+    def __repr__(self) -> str:
+        kind = next((type(row).__name__ for row in self), None)
+        return "Table without rows" if kind is None else f"Table of {kind}: iterate over it, or call to_pandas()"
+
+    def _repr_html_(self) -> str:
+        """The beginning of the table, for notebooks."""
+        found = list(islice(self, SHOWN_ROWS + 1))
+        if not found:
+            return "<div>no rows</div>"
+        rows = [row.columns() for row in found[:SHOWN_ROWS]]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        parts = [f"the first {SHOWN_ROWS} rows"] * (len(found) > SHOWN_ROWS)
+        parts += [f"{SHOWN_COLUMNS} of {len(names)} columns"] * (len(names) > SHOWN_COLUMNS)
+        caption = f"{', '.join(parts)}; to_pandas() has all" if parts else ""
+        shown = names[:SHOWN_COLUMNS]
+        return html_table(caption, shown, ([_cell(row.get(name)) for name in shown] for row in rows))
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a data frame. Raises ConfigError if pandas is not installed."""
@@ -62,6 +84,11 @@ def _import(package: str, user: str) -> Any:
         return import_module(package)
     except ImportError:
         raise ConfigError(f'{user} needs {package}: pip install "mappa[data]"') from None
+
+
+def _cell(value: Any) -> str:
+    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
 def _encodable(value: Any) -> Any:

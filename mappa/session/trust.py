@@ -99,6 +99,11 @@ def restore_trusted(
     """
     stored = read_stored(run)
     is_file_absent = _is_file_absent(registry, stored)
+    if stored.is_of_objects and stored.plugin not in registry.plugins:
+        raise ConfigError(
+            f"{stored.path.parent} was made of objects of a script or a notebook, which no package offers: go on with "
+            f"it there, by mappa.train(resume={str(stored.path.parent)!r}, workflow=…, tasks=…, coach=…) or mappa.judge"
+        )
     if not is_file_absent:
         registry.plugin(stored.plugin)
     stored.read(overrides, recorded)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from platform import python_version
@@ -294,14 +295,31 @@ def _warn_of_overlap(session: Session) -> None:
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; use a new thread if this one has a running event loop (a notebook)."""
+    """Run a coroutine to its end; use a new thread if this one has a running event loop (a notebook). An interrupt of
+    this thread cancels the work, and is raised once that has closed what it opened."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass
-    else:
-        return ThreadPoolExecutor(1, thread_name_prefix="mappa-run").submit(asyncio.run, work).result()
-    return asyncio.run(work)
+        return asyncio.run(work)
+    begun: Future[Callable[[], object]] = Future()
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None  # this is a coroutine
+        begun.set_result(partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel))
+        return await work
+
+    with ThreadPoolExecutor(1, thread_name_prefix="mappa-run") as threads:
+        # Signals reach the main thread alone, which waits here: without this the work would go on behind the notebook.
+        ended = threads.submit(asyncio.run, run())
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            cancel = begun.result()
+            with suppress(RuntimeError):  # The loop is closed: the work has just ended.
+                cancel()
+            wait([ended])
+            raise
 
 
 class Stopwatch:

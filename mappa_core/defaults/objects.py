@@ -136,7 +136,7 @@ def _nest(layer: Mapping[str, Any]) -> SettingsNode:
 def offer(kind: OfferKind, value: object, name: str | None = None) -> Offer[Any]:
     """The offer of a function, a class or an object, for hooks; by default under its own name. Raises PluginError if it
     does not fit its kind."""
-    name = name or _name_of(value)
+    name = name or name_of(value)
     where = f"{name} ({place_of(value)})"
     if not isinstance(value, type):
         # What does not fit is said at the start, and not when the first action needs it.
@@ -150,14 +150,15 @@ def offer(kind: OfferKind, value: object, name: str | None = None) -> Offer[Any]
 def _by_name(kind: OfferKind, given: Iterable[object]) -> Mapping[str, object]:
     named: dict[str, object] = {}
     for value in given:
-        name = _name_of(value)
+        name = name_of(value)
         if name in named:
             raise PluginError(f"{place_of(value)}: two {kind} are called {name!r}; rename one of them")
         named[name] = value
     return named
 
 
-def _name_of(value: object) -> str:
+def name_of(value: object) -> str:
+    """The name under which a function, a class or an object is offered: its own, in lower case."""
     spec = getattr(value, "spec", None)
     name = cast(str, getattr(spec, "name", None) or getattr(value, "__name__", None) or type(value).__name__)
     # Names of offers are lower case, and those of classes are not.

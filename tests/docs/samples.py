@@ -9,6 +9,7 @@ Comments above a block say what a reader need not see:
     <!-- tested: PATH -->     a test of its own does this
     <!-- recipe: NAME -->     what a yaml block is laid over, in place of mathchat/tiny
     <!-- uses: runs/NAME -->  a run that is there before the block is done
+    <!-- continues: WHAT -->  Python that uses what the block of Python before it made
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mappa.sessions import ComposedConfig, compose
 from mappa.testing import load_plugins
 
 ROOT = Path(__file__).parents[2]
-MARKS = {"needs", "tested", "recipe", "uses"}
+MARKS = {"needs", "tested", "recipe", "uses", "continues"}
 SHORT = ("train.iterations=1", "train.prompts=1", "train.samples=2", "eval.problems=1", "checkpoint.every=1")
 """What makes a run as short as can be."""
 PLAYS = {"train", "warm-start", "eval", "observe", "gateway"}
@@ -109,6 +110,7 @@ class Reading:
     def __init__(self, place: Callable[[Path], None], install: Callable[[Path], None], path: Callable[[], str]) -> None:
         """`place` puts a run there; `install` makes a project importable, and `path` says by which Python path."""
         self._place, self._install, self._path = place, install, path
+        self._names: dict[str, object] = {}
 
     def do(self, block: Block) -> None:
         """Do what a block shows. Raises AssertionError where it does not work."""
@@ -129,7 +131,9 @@ class Reading:
         elif block.language == "python" and "needs" in block.marks:
             compile(block.text, block.where, "exec")
         elif block.language == "python":
-            exec(compile(block.text, block.where, "exec"), {"__name__": "sample"})
+            if "continues" not in block.marks:
+                self._names = {"__name__": "sample"}
+            exec(compile(block.text, block.where, "exec"), self._names)
         else:
             {"toml": tomllib.loads, "json": json.loads}.get(block.language, str)(block.text)
 

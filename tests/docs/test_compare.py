@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa import Run
 from mappa.cli import main
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()

@@ -16,6 +16,24 @@ pytest.importorskip("ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 
+SHOWN = {
+    "train.ipynb": (
+        "<progress value=\"8\" max=\"8\"></progress> 8/8 iterations", "held-out tasks: 32 problems", "to blame in",
+        "data:image/svg+xml;base64,", "rollouts/failed", "outcomes - judged", "cannot be told",
+        "<progress value=\"20\" max=\"20\"></progress> 20/20 verdicts", "signs flipped",
+    ),
+    "logs.ipynb": ("3/3 plays", "where to look first", "3 of 3"),
+}  # fmt: skip
+"""What a notebook must show as HTML."""
+
+
+def test_a_team_is_trained_in_twelve_lines():
+    """Imports, workflow, coach and training, blank lines left out; its tasks come before."""
+    cells = [cell.source for cell in nbformat.read(NOTEBOOKS[0].with_name("train.ipynb"), as_version=4).cells]
+    (team,) = (cell for cell in cells if "class Picker(Workflow)" in cell)
+    assert "mappa.train(" in team and "def judge(scene)" in team
+    assert len([line for line in team.splitlines() if line.strip()]) <= 12
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
@@ -29,4 +47,7 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch):
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [one for cell in notebook.cells for one in cell.get("outputs", ())]
     assert outputs and not [one for one in outputs if one.get("name") == "stderr"]
+    shown = "".join(one["data"].get("text/html", "") for one in outputs if "data" in one)
+    for piece in SHOWN.get(path.name, ()):
+        assert piece in shown, piece
     assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells), "stored without outputs"

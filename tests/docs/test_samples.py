@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa import Run
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 
 

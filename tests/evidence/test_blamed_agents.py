@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from blamed_agents import Failure, read_failures, right_share, summarize
 
-from mappa import Run
 from mappa.judging import Estimate
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core.credit.counterfactual import counterfactual_credit
 

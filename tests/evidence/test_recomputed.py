@@ -19,7 +19,7 @@ import pytest
 import stored
 from reading_model import STEPS, make_reading_model
 
-from mappa import Run
+from mappa.sessions import Run
 from mappa.store.summary import read_summary
 from mappa.testing import load_plugins
 

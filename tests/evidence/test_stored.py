@@ -13,9 +13,9 @@ from arms import Figures, figures, write
 from claims import Claim, judged, restricted
 from curves import CHOOSING
 
-from mappa import Run
 from mappa.look.run_results import read_result
 from mappa.session.eval_split import in_selection_split
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core import Task
 

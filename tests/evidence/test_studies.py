@@ -35,7 +35,7 @@ import warm_starts
 from click.testing import CliRunner
 from rates import at_best_rates
 
-from mappa import Run
+from mappa.sessions import Run
 from mappa.store.summary import EvalSummary, SelectionSummary, Summary
 from mappa.testing import load_plugins
 

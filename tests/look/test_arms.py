@@ -7,7 +7,7 @@ import numpy as np
 from mappa.commands import Console
 from mappa.look.cli.compare import comparison_json, comparison_notes, show_comparison
 from mappa.look.compare import compare_arms, sequential_level
-from mappa.look.notebook import comparison_html
+from mappa.look.html import comparison_html
 from mappa.look.run_results import RunResult
 from mappa.runs import Evaluation
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunFolder, RunReader
 from mappa.session.source_tasks import SourceTasks
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core import Role, Task, Workflow
 from mappa_core.config.schema import RunConfig

@@ -16,7 +16,7 @@ from mappa.cli import result_tables
 from mappa.cli.progress import LineProgress
 from mappa.cli.run_result import show_run_result
 from mappa.commands import Console
-from mappa.look.observe import observe as observe_team
+from mappa.look.observe import observe_recipe as observe_team
 from mappa.look.view.report import write_report
 from mappa.rollout.resume import resume_iteration as resume_iteration_of
 from mappa.session import config_problems

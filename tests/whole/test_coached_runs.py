@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import WireAnswer, WireRequest, WireServer, json_answer, load_plugins
 from mappa.testing.wire_server import GARBAGE, HTML
 from mappa_core import Offer, hookimpl

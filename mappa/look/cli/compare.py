@@ -117,7 +117,7 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
         style="bold", highlight=False, soft_wrap=True,
     )  # fmt: skip
     wide = console.width >= WIDE
-    labels = _labels([arm.name for arm in compared.arms], _MAX_NAME_CHARACTERS[wide])
+    labels = label_arms([arm.name for arm in compared.arms], _MAX_NAME_CHARACTERS[wide])
     for name, label in labels.items():
         if label != name:
             console.print(f"{label}: {name}", highlight=False, markup=False, soft_wrap=True)
@@ -134,8 +134,8 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
-def _labels(names: Sequence[str], max_characters: int) -> dict[str, str]:
-    """Labels of the arms in tables: their names, or letters if a name is too long for a column."""
+def label_arms(names: Sequence[str], max_characters: int) -> dict[str, str]:
+    """Labels of the arms in tables and pictures: their names, or letters if a name is too long for a column."""
     if max(map(len, names)) <= max_characters:
         return {name: name for name in names}
     return dict(zip(names, _letters(), strict=False))

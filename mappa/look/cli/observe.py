@@ -160,12 +160,12 @@ def _observe_run(
 
 def _observe_recipe(registry: Registry, composed: ComposedConfig, examples: int, *, quiet: bool) -> Diagnosis:
     from mappa.cli.progress import rollout_bar
-    from mappa.look.observe import observe
+    from mappa.look.observe import observe_recipe
 
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet) as progress:
         return asyncio.run(
-            observe(
+            observe_recipe(
                 composed,
                 registry,
                 examples=examples,

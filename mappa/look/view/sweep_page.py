@@ -27,7 +27,7 @@ def write_sweep_page(folder: Path, result: SweepResult, notes: Sequence[str]) ->
     )
     curves: dict[str, list[EvaluationCurve]] = {}
     for run in result.sweep.runs_with_status("done"):
-        curves.setdefault(result.sweep.setting(run), []).append(_read_curve(folder / run.folder))
+        curves.setdefault(result.sweep.setting(run), []).append(read_curve(folder / run.folder))
     page = environment.get_template("sweep.html").render(
         name=folder.name,
         sweep=result.sweep,
@@ -57,7 +57,8 @@ def _mean_curve(curves: Sequence[EvaluationCurve]) -> list[Point]:
     return [(at, sum(curve[at] for curve in curves) / len(curves)) for at in shared]
 
 
-def _read_curve(folder: Path) -> EvaluationCurve:
+def read_curve(folder: Path) -> EvaluationCurve:
+    """Read the held-out means of the run in `folder`: on tasks that choose its checkpoint, if there are such."""
     with RunReader(folder) as reader:
         known = [(one, one.interval.mean) for one in reader.evaluations if one.interval is not None]
     selection = [(one, mean) for one, mean in known if one.part == "selection"]

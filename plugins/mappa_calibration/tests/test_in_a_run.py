@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mappa import Run
 from mappa.runs import open as open_run
+from mappa.sessions import Run
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import Coach, GuardStop, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa_dsbench.reports.fault_comparison import compare_faults
 from mappa_dsbench.roles import ROLES
 

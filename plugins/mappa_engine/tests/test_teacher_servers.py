@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import WireAnswer, WireServer, json_answer
 from mappa_core import ConfigError
 from mappa_core.engine import EngineLost, PolicySpec

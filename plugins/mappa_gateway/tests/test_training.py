@@ -11,8 +11,8 @@ import numpy as np
 import openai
 import pytest
 
-from mappa import Run
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core import hookimpl
 from mappa_engine.local import LocalEngine

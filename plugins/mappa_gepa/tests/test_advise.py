@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from desk_offers import Desk
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
-from mappa.sessions import compose, evaluate_standalone, restore_trusted
+from mappa.sessions import Run, compose, evaluate_standalone, restore_trusted
 from mappa.statistics import Interval
 from mappa.testing import load_plugins
 from mappa_gepa.advise.advice import RankedFix, choose

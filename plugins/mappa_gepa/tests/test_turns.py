@@ -12,9 +12,9 @@ import desk_offers
 import pytest
 
 import mappa_gepa
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
 from mappa_gepa.feedback import blame_points

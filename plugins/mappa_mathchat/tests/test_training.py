@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 from transformers import AutoTokenizer
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
+from mappa.sessions import Run
 
 SMALL = ("train.prompts=3", "train.iterations=4", "checkpoint.every=2", "eval.problems=6")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa import Run
 from mappa.cli import main
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mappa import Run
 from mappa.cli import main
+from mappa.sessions import Run
 from mappa.testing import load_plugins
 
 MATHCHAT = ("plan", "--plugin", "mathchat", "eval.problems=8")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mappa import Run
 from mappa.cli.main import cli
+from mappa.sessions import Run
 from mappa.store.writer import Store
 from mappa.testing import load_plugins
 from mappa_core import Registry

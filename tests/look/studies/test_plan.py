@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa import Run
 from mappa.look.plan import RunPlan, plan_run
 from mappa.look.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa.runs import RunReader
-from mappa.sessions import compose
+from mappa.sessions import Run, compose
 from mappa.testing import FixedCoach, load_plugins
 from mappa_core import ConfigError, Offer, Registry, RunError, Usage, hookimpl
 from mappa_core.engine import Machine

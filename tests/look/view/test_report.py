@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 from starlette.testclient import TestClient
 
-from mappa import Run
 from mappa.cli import main
 from mappa.commands import show_evaluation
 from mappa.look.view.drift import read_drift
@@ -19,6 +18,7 @@ from mappa.look.view.report import build_gap_charts, write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
 from mappa.runs import RunReader
+from mappa.sessions import Run
 from mappa.statistics import Interval
 from mappa.testing import ScriptedEngine, load_plugins
 from mappa_core import Coach, Message, Offer, Role, Task, TaskSource, Verdict, Workflow, hookimpl

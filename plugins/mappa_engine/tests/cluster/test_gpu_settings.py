@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from mappa import Run
 from mappa.session.policies import build_policy_specs
+from mappa.sessions import Run
 from mappa_core.engine import Machine
 from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa import Run
 from mappa.commands import RunProgress
 from mappa.runs import RunReader
-from mappa.sessions import ComposedConfig, assign_policies, format_yaml, with_origin
+from mappa.sessions import ComposedConfig, Run, assign_policies, format_yaml, with_origin
 from mappa_core import Registry, Trajectory
 from mappa_core.files import write_atomic
 from mappa_core.transport import Provider
