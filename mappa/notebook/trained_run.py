@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mappa.cli.formats import format_count, format_problem_count, format_share
-from mappa.look.counted_verdicts import count_failures, latest_counted, summarize_verdicts, with_counted_verdicts
+from mappa.look.counted_verdicts import count_failures, latest_counted, with_counted_verdicts
 from mappa.look.html import summary_html
 from mappa.look.observe import Diagnosis, observe_run
 from mappa.look.view.highlights import MAX_VERDICTS
@@ -104,9 +104,8 @@ class TrainedRun:
         metric = DEFAULT_METRIC if self.summary.eval is None else self.summary.eval.metric
         with RunReader(self.folder) as run:
             _, rows = latest_counted(run, limit=MAX_VERDICTS)
-        return count_failures(rows, metric), {
-            judged.agent: judged.blamed for judged in summarize_verdicts(rows, metric)
-        }
+        counts = count_failures(rows, metric)
+        return counts.looked_at, {judged.agent: judged.blamed for judged in counts.agents}
 
     def _table(self, choose: Callable[[RunReader], Iterable[Row]]) -> Table[Row]:
         def read() -> Iterable[Row]:
