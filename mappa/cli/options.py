@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from mappa.cli.command_group import blocked_plugins, plugin_names
 from mappa.config.compose import ComposedConfig, compose
@@ -49,9 +50,11 @@ class ConfigArguments:
         return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
 
 
-def recipe_options(function: Callable[..., None], *, words: str = "[KEY=VALUE]...") -> Callable[..., None]:
+def recipe_options(
+    function: Callable[..., None], *, words: str = "[KEY=VALUE]...", are_paths: bool = False
+) -> Callable[..., None]:
     """Add the options that choose a config to a command; it receives them as `arguments`. `words` is how its help calls
-    the words that follow."""
+    the words that follow; if some `are_paths`, a shell completes them."""
 
     @wraps(function)
     def command(**given: Any) -> None:
@@ -76,7 +79,7 @@ def recipe_options(function: Callable[..., None], *, words: str = "[KEY=VALUE]..
             help="YAML file applied over the recipe; may be repeated.",
         ),
         click.option("--name", metavar="RUN", help="Name of the run folder."),
-        click.argument("settings", nargs=-1, metavar=words),
+        click.argument("settings", nargs=-1, metavar=words, shell_complete=_paths if are_paths else None),
     )
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -110,6 +113,10 @@ def _load_file(ctx: click.Context, parameter: click.Parameter, given: str | None
 def _loaded_files() -> Sequence[LoadedPlugin]:
     current = click.get_current_context(silent=True)
     return () if current is None else current.meta.get(_FILES, ())
+
+
+def _paths(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -32,7 +32,7 @@ def test_the_result_has_figures_tables_blame_and_a_picture(trained, tmp_path):
     picture = trained.plot()
     saved = ElementTree.parse(picture.save(tmp_path / "run.svg")).getroot()
     texts = ["".join(text.itertext()) for text in saved.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"doubler", "checker", "iteration", "100 %"} <= set(texts)
+    assert {"━ doubler━ checker", "iteration", "100 %"} <= set(texts)
     assert picture._repr_html_().startswith("<img ")
 
 
@@ -228,8 +228,8 @@ def test_runs_are_compared_and_drawn(trained, settings, objects):
     assert "held-out correct, 4 problems, 1 samples of each" in repr(compared)
     assert ElementTree.fromstring(f"<div>{compared._repr_html_()}</div>").findall("table")
     # The settings that name the arms are too long for a picture.
-    assert compared.plot().svg.count('class="series') == 2 and ">A</text>" in compared.plot().svg
+    assert compared.plot().svg.count('class="series') == 2 and "━ A</tspan>" in compared.plot().svg
     named = mappa.compare(mixed=[other], judged=trained)
-    assert [arm.name for arm in named.arms] == ["mixed", "judged"] and ">judged</text>" in named.plot().svg
+    assert [arm.name for arm in named.arms] == ["mixed", "judged"] and "━ judged</tspan>" in named.plot().svg
     with pytest.raises(ConfigError, match="name the runs, and how they are grouped"):
         mappa.compare(trained, judged=other)

@@ -39,7 +39,7 @@ MAX_FILE_REASONS = 3
 
 
 @click.command("observe")
-@partial(recipe_options, words="[RUN|LOG...] [KEY=VALUE]...")
+@partial(recipe_options, words="[RUN|LOG...] [KEY=VALUE]...", are_paths=True)
 @click.option("--coach", metavar="OFFER", help="Who judges the plays of a LOG; `evidence` by default, needs no key.")
 @click.option("--follow", is_flag=True, help="Go on for as long as LOG grows, until Ctrl-C.")
 @click.option("--otlp", metavar="PORT", type=click.IntRange(0, 65535), help="Follow what comes over OTLP/HTTP; 0: any.")

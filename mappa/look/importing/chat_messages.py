@@ -36,7 +36,7 @@ from mappa.look.importing.message_forms import (
     find_role,
     group_items,
     is_item,
-    join_messages,
+    merge_messages,
     read_message,
     unwrap,
 )
@@ -238,7 +238,7 @@ def name_unknown_finish(value: Any, key: str) -> Iterator[str]:
 def _read_messages(number: int, group: Sequence[Any], mapping: LogMapping) -> _LoggedMessage:
     """Read a message, or the items of one response."""
     read = [_read_message(raw, number + place, mapping) for place, raw in enumerate(group)]
-    return replace(read[0], message=join_messages([one.message for one in read]))
+    return replace(read[0], message=merge_messages([one.message for one in read]))
 
 
 def _read_message(raw: Any, number: int, mapping: LogMapping) -> _LoggedMessage:

@@ -92,7 +92,7 @@ def read_message(raw: Mapping[str, Any], role: MessageRole, name: str | None, pl
     return NormalMessage(role=role, name=name, content=_with_texts(content, _read_texts(raw)))
 
 
-def join_messages(messages: Sequence[NormalMessage]) -> NormalMessage:
+def merge_messages(messages: Sequence[NormalMessage]) -> NormalMessage:
     """Several messages as one of the first's role: a reply that stands in several."""
     if len(messages) == 1:
         return messages[0]

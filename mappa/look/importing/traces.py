@@ -41,7 +41,7 @@ from mappa.look.importing.message_forms import (
     find_role,
     group_items,
     is_langchain,
-    join_messages,
+    merge_messages,
     pair_answers,
     read_message,
     unwrap,
@@ -370,7 +370,7 @@ def _read_messages(span: Span, key: str) -> list[NormalMessage]:
         raise LogFormatError(f"{key}: not a list of messages")
     groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
     return [
-        join_messages([_read_message(one, f"{key}.{start + place}") for place, one in enumerate(group)])
+        merge_messages([_read_message(one, f"{key}.{start + place}") for place, one in enumerate(group)])
         for start, group in groups
     ]
 
@@ -396,7 +396,7 @@ def _join_reply(span: Span, written: Sequence[NormalMessage]) -> NormalMessage:
     if len(written) == 1 or _are_candidates(span, written):
         return written[-1]
     own = [one for one in written if one.role in ("assistant", "tool")] or written[-1:]
-    return join_messages(own)
+    return merge_messages(own)
 
 
 def _are_candidates(span: Span, written: Sequence[NormalMessage]) -> bool:
