@@ -23,7 +23,7 @@ class ManualHook(BuildHookInterface[Any]):
         manual = runpy.run_path(str(package / "look/manual.py"))
         self._folder = tempfile.TemporaryDirectory(prefix="mappa-manual-")
         file = Path(self._folder.name) / "manual.md"
-        file.write_text(manual["join_pages"](manual["find_pages"](package.parent)), encoding="utf-8")
+        file.write_text(manual["join_pages"](manual["locate_pages"](package.parent)), encoding="utf-8")
         build_data["force_include"][str(file)] = "look/manual.md"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

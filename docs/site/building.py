@@ -19,7 +19,7 @@ _FETCHED = re.compile(
 def on_post_build(config: Any, **others: Any) -> None:
     """Called when the site is whole: adds its index and all its pages as one file, for language models."""
     manual = runpy.run_path(str(_MANUAL))
-    text = manual["join_pages"](manual["find_pages"](Path(config["docs_dir"]).parent))
+    text = manual["join_pages"](manual["locate_pages"](Path(config["docs_dir"]).parent))
     site = Path(config["site_dir"])
     (site / "llms-full.txt").write_text(text, encoding="utf-8")
     (site / "llms.txt").write_text(manual["index_pages"](manual["split_pages"](text)), encoding="utf-8")

@@ -22,7 +22,7 @@ _COMMENT = re.compile(r"^ *<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)(?:#[^)]*)?\)")
 
 
-def find_pages(checkout: Path) -> dict[str, Path]:
+def locate_pages(checkout: Path) -> dict[str, Path]:
     """The files of the pages in a checkout, by name of the page: those under `docs/`, and the READMEs of plugins.
     Raises ValueError where there are none."""
     docs = checkout / "docs"
@@ -47,7 +47,7 @@ def split_pages(text: str) -> dict[str, str]:
 
 def read_pages() -> dict[str, str]:
     """The pages by name, such as `how-to/observe.md`."""
-    return split_pages(MANUAL.read_text("utf-8") if MANUAL.is_file() else join_pages(find_pages(CHECKOUT)))
+    return split_pages(MANUAL.read_text("utf-8") if MANUAL.is_file() else join_pages(locate_pages(CHECKOUT)))
 
 
 def title_of(page: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mappa.cli import main
-from mappa.look.manual import CHECKOUT, find_pages, index_pages, join_pages, read_pages, split_pages
+from mappa.look.manual import CHECKOUT, index_pages, join_pages, locate_pages, read_pages, split_pages
 from mappa.look.manual_search import MAX_PAGES, find_pages
 
 QUESTIONS = {
@@ -44,7 +44,7 @@ def test_joined_pages_come_apart_again(tmp_path):
     (tmp_path / "docs/index.md").write_text("# One\ntext of [a team](../plugins/acme_team/README.md)\n")
     (tmp_path / "docs/how-to/two.md").write_text("# Two\n\n<!-- tested: here -->\nmore\n")
     (tmp_path / "plugins/acme_team/README.md").write_text("# acme-team\n\nunlike the others\n")
-    pages = split_pages(join_pages(find_pages(tmp_path)))
+    pages = split_pages(join_pages(locate_pages(tmp_path)))
     assert list(pages) == ["how-to/two.md", "index.md", "plugins/acme-team.md"]
     assert pages["how-to/two.md"] == "# Two\n\nmore\n"
     index = index_pages(pages)
@@ -57,7 +57,7 @@ def test_joined_pages_come_apart_again(tmp_path):
 
 def test_a_folder_without_pages_is_no_checkout(tmp_path):
     with pytest.raises(ValueError, match="has no pages: build mappa in a checkout"):
-        find_pages(tmp_path)
+        locate_pages(tmp_path)
 
 
 def test_every_page_of_the_documents_and_every_plugin_is_there():
@@ -111,4 +111,4 @@ def test_a_wheel_that_pip_builds_of_a_checkout_has_the_pages_and_all_of_the_pack
     found = json.loads(done.stdout)
     assert next(iter(found)) == "plugins/mappa-coach-evidence.md"
     assert found.items() <= read_pages().items()
-    assert (tmp_path / "site/mappa/look/manual.md").read_text() == join_pages(find_pages(CHECKOUT))
+    assert (tmp_path / "site/mappa/look/manual.md").read_text() == join_pages(locate_pages(CHECKOUT))
