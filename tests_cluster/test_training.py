@@ -15,8 +15,13 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
+from mappa.sessions import compose
 from mappa.store import checkpoint
+from mappa.testing import load_plugins
+from mappa.training.examples import Example
 from mappa.training.run import Run
+from mappa.training.warm_start import WarmStart
+from mappa_core import Message
 from mappa_core.files import fsync_path
 from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
 from mappa_engine.cluster.samplers.remote_engine import HANG_S, POLL_S
@@ -350,3 +355,30 @@ def test_thirty_killed_drivers_lose_nothing(long_undisturbed, tmp_path):
     folder = train_and_kill(tmp_path, *THIRTY_KILLS, kills=30)
     every_prompt_once(folder, 40)
     assert_equal_to_the_bit(long_undisturbed, folder, 40)
+
+
+def test_a_warm_start_teaches_one_agent(tmp_path):
+    settings = (
+        *SMALL, CLUSTER, "train.iterations=2", "train.correction.kind=none", "train.learning_rate=1e-3",
+        "eval.problems=2", f"run.root={tmp_path}", "run.name=taught",
+    )  # fmt: skip
+    examples = [
+        Example(
+            agent="verifier",
+            prompt=(Message(role="user", content=f"what is {number} + 1"),),
+            reply=f"the answer is {number + 1}",
+        )
+        for number in range(24)
+    ]
+    registry = load_plugins()
+    taught = WarmStart(compose(registry, recipe="mathchat/tiny", overrides=settings), registry, examples=examples)
+    folder = taught.train().folder
+    with RunReader(folder) as reader:
+        first, second = (report.policies for report in reader.iterations)
+    assert second["verifier"]["held_out_loss"] < first["verifier"]["held_out_loss"]
+    before, after = (folder / "checkpoints" / f"{number:06d}" / "policies" for number in (1, 2))
+    same = {
+        policy: (before / policy / WEIGHTS_FILE).read_bytes() == (after / policy / WEIGHTS_FILE).read_bytes()
+        for policy in ("problem_solver", "code_executor", "verifier")
+    }
+    assert same == {"problem_solver": True, "code_executor": True, "verifier": False}
