@@ -104,7 +104,7 @@ class Alone:
         self._rank = LearnerRank(given, rank=0, ranks=1)
         self._rank.open(self._rank.new_rendezvous())
 
-    async def score(self, experience):
+    async def score(self, experience, *, reference=True):
         return self._rank.score(experience)
 
     async def update(self, *args):

@@ -79,7 +79,7 @@ def _wrong_prompt(options: LocalOptions) -> LocalEngine:
         """The engine `local`, which learns later actions of an agent under a prompt that it never saw. Sampling is as
         it was."""
 
-        async def score(self, experience: Experience) -> Experience:
+        async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
             return await super().score(with_wrong_prompts(experience))
 
     return WrongPrompt(options)

@@ -28,7 +28,7 @@ from mappa.store.summary import SUMMARY_NAME, Summary, read_summary
 from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.store.writer import PROMPT_EVENT
 from mappa_core.config.layers import iter_leaves
-from mappa_core.errors import RunError
+from mappa_core.errors import ConfigError, RunError
 from mappa_core.files import damage_reported, has_file, read_text
 from mappa_core.records import Label, Step, Task, Trajectory, Verdict
 from mappa_core.redaction import clean_line
@@ -86,8 +86,11 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The value of every setting, by dotted key."""
-        tree = parse_yaml(self.config, str(self.folder / CONFIG))
+        """The value of every setting, by dotted key. Raises RunError if they cannot be read."""
+        try:
+            tree = parse_yaml(self.config, str(self.folder / CONFIG))
+        except ConfigError as error:
+            raise RunError(f"{error}") from error
         values = {key: node.plain for key, node in iter_leaves(tree)}
         return queries.StoredValues(values, f"{self.folder / CONFIG}")
 

@@ -45,7 +45,7 @@ def test_a_command_is_one_that_makes_sense(line):
 
 def test_every_option_of_data_sets_is_on_the_page():
     named = {name for one in command.params for name in one.opts if name.startswith("--")}
-    assert {name for name in named if name not in PAGE} == {"--merged", "--dtype"}
+    assert {name for name in named if name not in PAGE} == {"--merged", "--dtype", "--certificate"}
 
 
 def test_the_fates_of_corrections_are_those_that_are_counted():

@@ -54,4 +54,4 @@ def test_it_keeps_the_contract_of_engines(without_engine):
     said = without_engine(
         "import pytest\nsys.exit(pytest.main(sys.argv[1:]))", *settings, "--rootdir", str(NUMPY), str(NUMPY / "tests")
     )
-    assert "10 passed" in said, said
+    assert "11 passed" in said, said

@@ -136,7 +136,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 class OnlyScored(LocalEngine):
     """Takes the rows without a reward out of the experience before anything is computed from it."""
 
-    async def score(self, experience):
+    async def score(self, experience, *, reference=True):
         from mappa_core.engine import select_rows
 
         return await super().score(select_rows(experience, np.flatnonzero(experience.weight > 0)))

@@ -15,14 +15,14 @@ from mappa.look.importing.content import (
     read_content,
 )
 from mappa.look.importing.log_mapping import LogFormatError
-from mappa.look.importing.message_forms import ROLES, find_role, group_items, join_messages, read_message, unwrap
+from mappa.look.importing.message_forms import ROLES, find_role, group_items, merge_messages, read_message, unwrap
 
 
 def message(*raws):
     """Messages of one reply, as text, thought, calls, answers and notes."""
     ((_, group),) = group_items([unwrap(raw) for raw in raws])
     read = [read_message(raw, ROLES[find_role(raw)], None, "m", "content") for raw in group]
-    content = join_messages(read).content
+    content = merge_messages(read).content
     calls = [(call.name, dict(call.arguments), call.error) for call in content.calls]
     answers = [(answer.text, answer.call, answer.failed) for answer in content.answers]
     return content.text, content.thinking, calls, answers, dict(content.notes)

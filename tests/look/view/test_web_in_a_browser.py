@@ -48,7 +48,7 @@ def written(root: Path, demo: Path, imported: Path, tmp_path_factory: pytest.Tem
         plugin="mathchat",
         recipe="tiny",
         blocked=(),
-        arms=tuple(SweepArm(name=f"arm{number}", words=own) for number, own in enumerate(words, 1)),
+        arms=tuple(SweepArm(name=f"arm{number}", title=own[0], words=own) for number, own in enumerate(words, 1)),
         runs=tuple(SweepRun(arm=arm, seed=0, folder=f"{arm}-s0", status="done") for arm in ("arm1", "arm2")),
     )
     write_sweep_page(folder, collect_results(folder, sweep), ["A note."])

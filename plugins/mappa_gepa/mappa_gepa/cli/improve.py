@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,10 +86,11 @@ def command(
     """
     from mappa_gepa.improve import Watcher, improve
 
+    given = {name: value for name, value in chosen.items() if value not in (None, ())}
+    _check_beside(arguments, run, resume, given)
     registry, earlier = load_registry(), run or resume
     if earlier is not None:
         registry = add_own_plugin(registry, earlier, trust=trust)
-    given = {name: value for name, value in chosen.items() if value not in (None, ())}
     composed, search = _compose(arguments, registry, run, resume, given, trust=trust)
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet or as_json) as bar:
@@ -104,6 +105,15 @@ def command(
         show_improvement(Console(), found, search.options)
 
 
+def _check_beside(arguments: ConfigArguments, run: Path | None, resume: Path | None, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what is given beside --run or --resume, which say it already."""
+    if (run or resume) and arguments.chooses_config:
+        raise ConfigError("--run and --resume take that run's config: leave out --plugin, --recipe and --config")
+    has_proposer_settings = any(word.startswith(PROPOSER) for word in arguments.words)
+    if resume is not None and (run or given or has_proposer_settings or arguments.name):
+        raise ConfigError("--resume goes on with the options of that search: give nothing beside it but KEY=VALUE")
+
+
 def _compose(
     arguments: ConfigArguments,
     registry: Registry,
@@ -114,13 +124,9 @@ def _compose(
     trust: bool,
 ) -> tuple[ComposedConfig, StoredSearch]:
     """The config and the search that the arguments choose, or those of the run that is resumed."""
-    if (run or resume) and arguments.chooses_config:
-        raise ConfigError("--run and --resume take that run's config: leave out --plugin, --recipe and --config")
     proposer_settings = tuple(word.removeprefix(PROPOSER) for word in arguments.words if word.startswith(PROPOSER))
     words = tuple(word for word in arguments.words if not word.startswith(PROPOSER))
     if resume is not None:
-        if run or given or proposer_settings or arguments.name:
-            raise ConfigError("--resume goes on with the options of that search: give nothing beside it but KEY=VALUE")
         return _restore(registry, resume, words, trust=trust), StoredSearch.read_trusted(resume, trust=trust)
     if "proposer" not in given:
         raise ConfigError(

@@ -65,17 +65,21 @@ class Table:
         if len(prompt) + sampling.max_tokens > WINDOW:
             raise PromptTooLong(f"{len(prompt)} letters and {sampling.max_tokens} more; a table reads {WINDOW}")
         random, tokens, chosen = np.random.default_rng(sampling.seed), [STOP], []
-        while len(chosen) < sampling.max_tokens and (not chosen or tokens[-1] != STOP):
+        text, ended_at = "", None
+        while len(chosen) < sampling.max_tokens and ended_at is None and (not chosen or tokens[-1] != STOP):
             logprobs = self.logprobs(prompt, tokens[-1], sampling.temperature)
             noise = random.gumbel(size=len(LETTERS)) if sampling.temperature else 0.0
             tokens.append(int(np.argmax(logprobs + noise)))
             chosen.append(logprobs[tokens[-1]])
+            text += LETTERS[tokens[-1]]
+            ended_at = next((stop for stop in sampling.stop if stop in text), None)
         return Completion(
-            text="".join(LETTERS[token] for token in tokens[1:]).rstrip("\n"),
+            text=text.rstrip("\n") if ended_at is None else text.partition(ended_at)[0],
             tokens=np.array(tokens[1:], dtype=np.int32),
             logprobs=np.array(chosen, dtype=np.float32),
             prompt_tokens=prompt,
-            finish="stop" if tokens[-1] == STOP else "length",
+            finish="stop" if tokens[-1] == STOP or ended_at is not None else "length",
+            stop_text=ended_at,
             versions=(VersionSpan(version=self.version, start=0, end=len(chosen)),),
         )
 
@@ -108,7 +112,7 @@ class TableEngine(Engine):
             index = zlib.crc32(prompt.tobytes()) % PROMPTS
             yield row, table, index, previous, tokens, table.logprobs(prompt, previous, experience.temperature[row])
 
-    async def score(self, experience: Experience) -> Experience:
+    async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
         found = [logs[np.arange(len(tokens)), tokens] for *_, tokens, logs in self._rows(experience)]
         uniform = np.full(len(experience.tokens), -np.log(len(LETTERS)), dtype=np.float32)
         return replace(experience, old_logprobs=np.concatenate(found).astype(np.float32), ref_logprobs=uniform)
