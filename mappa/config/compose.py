@@ -180,9 +180,9 @@ class StoredConfig:
 
     def lay_over(self, overrides: Sequence[str], recorded: Sequence[str] = ()) -> SettingsNode:
         """The settings over the schema's defaults, with what the run `recorded` later and with overrides, both as
-        `key=value`."""
-        layers = (self.settings, parse_overrides(recorded, RECORD), parse_overrides(overrides))
-        return reduce(merge, layers, _defaults())
+        `key=value`. A choice that overrides repeat keeps its options, of which they may change some."""
+        given = _drop_repeated_choices(parse_overrides(overrides), self.settings)
+        return reduce(merge, (self.settings, parse_overrides(recorded, RECORD), given), _defaults())
 
     def resolve(
         self, registry: Registry, overrides: Sequence[str] = (), recorded: Sequence[str] = ()
@@ -193,6 +193,18 @@ class StoredConfig:
         tree = self.lay_over(overrides, recorded)
         origins = {f"{self.path}:{line}": origin for line, origin in parse_origins(self.text).items()}
         return _resolve(registry, tree.with_origins(origins), self.plugin, self.recipe)
+
+
+def _drop_repeated_choices(given: SettingsNode, stored: SettingsNode) -> SettingsNode:
+    """The settings without each `use` that is the stored one already: beside options it would discard the others."""
+    if not given.fields or not stored.fields:
+        return given
+    fields = {
+        name: _drop_repeated_choices(child, stored.fields[name]) if name in stored.fields else child
+        for name, child in given.fields.items()
+        if not (name == "use" and name in stored.fields and child.content == stored.fields[name].content)
+    }
+    return SettingsNode(fields, given.origin)
 
 
 def read_stored(stored: Path) -> StoredConfig:

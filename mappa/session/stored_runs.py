@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mappa.config.compose import read_stored
 from mappa.rollout.named_coach import NamedCoach
 from mappa.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa.session.builder import check_prices
@@ -114,11 +112,3 @@ async def open_coach(config: RunConfig, registry: Registry, folder: Path, bench:
             yield NamedCoach(name=config.coach.use, coach=coach)
     finally:
         await coach.close()
-
-
-def choose_coach(run: Path, coach: str) -> tuple[str, ...]:
-    """The words that let `coach` judge a stored run. There are none where it is the run's own: a choice that is written
-    anew has none of its options."""
-    section = read_stored(run).settings.plain.get("coach")
-    own = section.get("use") if isinstance(section, Mapping) else None
-    return () if own == coach else (f"coach.use={json.dumps(coach)}",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,12 +56,11 @@ def command(
     section `coach` for it, as in coach.spend_usd=5.
     """
     from mappa.look.judge import judge_run
-    from mappa.session.stored_runs import choose_coach
     from mappa.session.trust import add_own_plugin, restore_trusted
 
     registry = add_own_plugin(load_registry(), run, trust=trust)
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
-    composed = restore_trusted(registry, run, (*choose_coach(run, coach), *own), trust=trust)
+    composed = restore_trusted(registry, run, (f"coach.use={json.dumps(coach)}", *own), trust=trust)
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=quiet or as_json) as bar:
         judged = asyncio.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,14 +62,13 @@ def command(
     """
     from mappa.look.blame_proof import prove_blame, require_played, write_tasks
     from mappa.look.output_files import check_writable
-    from mappa.session.stored_runs import choose_coach
     from mappa.session.trust import add_own_plugin, restore_trusted
 
     if save is not None:
         check_writable(save)
     require_played(run)
     registry = add_own_plugin(load_registry(), run, trust=trust)
-    chosen = () if coach is None else choose_coach(run, coach)
+    chosen = () if coach is None else (f"coach.use={json.dumps(coach)}",)
     composed = restore_trusted(registry, run, ("run.name=null", *chosen, *settings), trust=trust)
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet or as_json) as bar:
