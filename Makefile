@@ -8,6 +8,8 @@ PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint co
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
+# Core, and the application with the coach that it brings.
+APPLICATION := --editable . --editable mappa --editable plugins/mappa_coach_evidence
 # What every team trains with.
 PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox calibration)
 export OMP_NUM_THREADS ?= 1
@@ -67,7 +69,7 @@ endef
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
 .venv/.train-%: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
-	$(PIP) --editable . --editable mappa $(foreach part,engine sandbox calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
+	$(PIP) $(APPLICATION) $(foreach part,engine sandbox calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
@@ -78,7 +80,7 @@ endef
 .venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
-	$(CLUSTER_PIP) --editable . --editable mappa $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
+	$(CLUSTER_PIP) $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 train: .venv/.train-$(PLUGIN)
@@ -86,7 +88,7 @@ train: .venv/.train-$(PLUGIN)
 
 # Without torch: no weights are touched.
 .venv/.improve: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
-	$(PIP) --editable . --editable mappa --editable plugins/mappa_gepa
+	$(PIP) $(APPLICATION) --editable plugins/mappa_gepa
 	@touch $@
 
 improve: .venv/.improve
@@ -115,7 +117,7 @@ test-shapes: .venv-cluster/.installed
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trl
 	$(TRL_PIP) torch==2.13.0
-	$(TRL_PIP) --editable . --editable 'mappa[data,view]' $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
+	$(TRL_PIP) $(APPLICATION) --editable 'mappa[data,view]' $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
 	@touch $@
 
 test-trl: .venv-trl/.installed | bubblewrap
@@ -124,7 +126,7 @@ test-trl: .venv-trl/.installed | bubblewrap
 # MLflow, Weights & Biases and the OpenAI Agents SDK resolve without our pins.
 .venv-trackers/.installed: requirements/trackers.txt pyproject.toml mappa/pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trackers
-	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . --editable mappa --editable plugins/mappa_gateway \
+	.venv-trackers/bin/pip --disable-pip-version-check install --quiet $(APPLICATION) --editable plugins/mappa_gateway \
 		--editable 'plugins/mappa_trackers[otel]' --requirement $<
 	@touch $@
 
@@ -138,7 +140,7 @@ TRACERS := tests_frameworks/test_inspect.py tests_frameworks/test_phoenix.py
 .venv-%/.installed: requirements/%.txt pyproject.toml mappa/pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-$*
 	.venv-$*/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
-	.venv-$*/bin/pip --disable-pip-version-check install --quiet --editable . --editable mappa --requirement $< \
+	.venv-$*/bin/pip --disable-pip-version-check install --quiet $(APPLICATION) --requirement $< \
 		$(foreach part,engine sandbox calibration gateway mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
@@ -174,7 +176,7 @@ test-dist: dist | bubblewrap
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
 	.venv-gpu/bin/pip install --quiet --requirement requirements/cluster-gpu.txt
-	.venv-gpu/bin/pip install --quiet --no-deps --editable . --editable mappa $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
+	.venv-gpu/bin/pip install --quiet --no-deps $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	.venv-gpu/bin/pytest tests_gpu -s
 
 soak: .venv/.test .venv-cluster/.installed
