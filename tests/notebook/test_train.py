@@ -146,7 +146,8 @@ def test_an_interrupt_leaves_a_run_that_can_go_on(settings, objects, in_loop):
     given = {**objects, "coach": interrupting}
 
     def train():
-        return mappa.train(**given, **settings, seed=5)
+        # So many iterations that none can be the last before the interrupt is seen, on a busy machine too.
+        return mappa.train(**given, **{**settings, "train": {"iterations": 40, "prompts": 2}}, seed=5)
 
     async def train_in_loop():
         return train()
