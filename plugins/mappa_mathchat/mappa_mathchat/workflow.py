@@ -120,6 +120,10 @@ class MathChat(Workflow):
         results = self.templates.render_results(step.calls, step.results) if step.calls else ""
         return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
 
+    def find_answer(self, text: str) -> str | None:
+        """Return the content of the last box of `text` outside think text."""
+        return extract_final_answer(text)
+
     async def grade(self, text: str, task: Task) -> float:
         """Return 1 where the last box of `text` equals the truth, else 0."""
         if task.reference is None:
