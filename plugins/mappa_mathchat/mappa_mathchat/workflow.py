@@ -31,7 +31,7 @@ class MathChatOptions:
     coder_turns: int = 2
     """Actions of the Code Executor; it gets another one when its code failed or printed nothing."""
     prompts: str = "full"
-    """full | tiny | a folder that holds problem_solver.md, code_executor.md, verifier.md and results.md"""
+    """full | smol | tiny | a folder that holds problem_solver.md, code_executor.md, verifier.md and results.md"""
     token_limit: int = 4096
     """Tokens that the prompts tell agents to stay within; what an action may really take is sampling.max_tokens."""
     output_chars: int = 8000

@@ -1,5 +1,5 @@
 """The library in a process of its own. Some of its data sets draw by Python's hashes, which differ from process to
-process without a fixed seed; and a grader may evaluate what a model wrote, compute on it for hours or fill the memory."""
+process without a fixed seed; and a grader may evaluate what a model wrote, compute on it for hours, fill the memory."""
 
 from __future__ import annotations
 
