@@ -191,7 +191,7 @@ def _read_sums(step: Step) -> Plan | None:
 
 
 def _is_asked_for_a_box(step: Step) -> bool:
-    """Whether an agent was told to put its answer in a box."""
+    """Whether the prompt of an action asks for the answer in a box."""
     return any("\\boxed" in message.content for message in step.messages if message.role != "assistant")
 
 

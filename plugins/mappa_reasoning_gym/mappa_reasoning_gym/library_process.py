@@ -35,6 +35,7 @@ EVAL_OF_ANSWERS = (
 SYMPY_OF_ANSWERS = ("reasoning_gym.games.countdown", "reasoning_gym.games.puzzle24")
 """Modules whose graders call their own `parse_expr` on an answer; others call that of the module sympy."""
 NOT_OFFERED = {
+    "coin_flip": "its grader gives full marks to the first figure of the answer, as to 0 for 0.234375",
     "composite": "it is made of other data sets, which have names of their own",
     "game_of_life_halting": "its grader gives full marks to every answer",
 }
