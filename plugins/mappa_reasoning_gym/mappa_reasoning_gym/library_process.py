@@ -8,6 +8,7 @@ place, and one that lets through numbers, variables, functions of mathematics an
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import os
 import re
@@ -75,8 +76,10 @@ def open_dataset(name: str, config: str) -> Any:
     if name in NOT_OFFERED:
         raise UnusableRequest(f"dataset: {name} is not offered: {NOT_OFFERED[name]}")
     if name not in DATASETS:
-        known = ", ".join(sorted(DATASETS.keys() - NOT_OFFERED.keys()))
-        raise UnusableRequest(f"dataset: reasoning-gym has no data set {name!r}. There is: {known}")
+        offered = sorted(DATASETS.keys() - NOT_OFFERED.keys())
+        close = difflib.get_close_matches(name, offered)
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"There is: {', '.join(offered)}"
+        raise UnusableRequest(f"dataset: reasoning-gym has no data set {name!r}. {hint}")
     try:
         return create_dataset(name, **json.loads(config))
     except (TypeError, ValueError, AssertionError) as error:

@@ -43,7 +43,8 @@ def test_a_seed_draws_others_and_moves_none_across_the_split():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "chain_sums"}, "no data set 'chain_sums'. There is: "),
+        ({"dataset": "chain_sums"}, "no data set 'chain_sums'. Did you mean .*chain_sum"),
+        ({"dataset": "mathematics"}, "no data set 'mathematics'. There is: ab, acre"),
         ({"dataset": "game_of_life_halting"}, "full marks to every answer"),
         ({"config": {"min_term": 2}}, "config: chain_sum does not take these parameters.*min_term"),
         ({"config": {"max_terms": 1}}, "config: chain_sum does not take these parameters"),
