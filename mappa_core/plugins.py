@@ -49,12 +49,8 @@ HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("mappa_"))
 @cache
 def first_party_packages(kind: OfferKind | Literal["commands", "plugins"]) -> Mapping[str, str]:
     """Packages of this project by what they offer of `kind`: recipes can name it before it is installed."""
-    return _first_party().get(kind, {})
-
-
-@cache
-def _first_party() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text(encoding="utf-8"))
+    listed = files("mappa_core").joinpath("first_party.toml").read_text(encoding="utf-8")
+    return dict(tomllib.loads(listed).get(kind, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +151,7 @@ class Registry:
             return self.plugins[name]
         if name in self.broken:
             raise PluginError(f"{self.broken[name]}. `mappa plugins --traceback` shows why.")
-        package = first_party_packages("plugins").get(name)
-        if package:
+        if package := first_party_packages("plugins").get(name):
             raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")
         known = sorted((self.plugins.keys() | self.broken.keys()) - {CORE})
         raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, known)}")
@@ -172,8 +167,7 @@ class Registry:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Sentence with a leading space that suggests close matches of `name`, or else lists all known names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names)
-    if close:
+    if close := difflib.get_close_matches(name, names):
         return f" Did you mean {' or '.join(close)}?"
     return f" There is: {', '.join(names)}." if names else " There is none."
 
@@ -265,8 +259,7 @@ def _add_transport_offers(plugin: Plugin, core: Any) -> Plugin:
     transports = plugin.offers["transports"]
     coaches = {name: core.coach_from_transport(offer) for name, offer in transports.items()}
     policies = {name: core.policy_from_transport(offer) for name, offer in transports.items()}
-    clash = sorted(coaches.keys() & plugin.offers["coaches"].keys())
-    if clash:
+    if clash := sorted(coaches.keys() & plugin.offers["coaches"].keys()):
         raise PluginError(f"plugin {plugin.name!r} ({plugin.package}) offers {clash[0]!r} as coach and as transport")
     offers = {**plugin.offers, "coaches": {**plugin.offers["coaches"], **coaches}, "policies": policies}
     return replace(plugin, offers=MappingProxyType(offers))

@@ -28,8 +28,8 @@ from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugi
 front = importlib.import_module("mappa.cli.main")
 FOLDER = Path(__file__).parents[1] / "reference"
 OWN = (
-    "look", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai", "sandbox",
-    "sandboxfusion", "trackers",
+    "look", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai",
+    "reasoning-gym", "sandbox", "sandboxfusion", "trackers",
 )  # fmt: skip
 """The application and the project's own plugins; what else is installed has pages of its own."""
 PUBLIC = {

@@ -101,7 +101,11 @@ class LiveStage:
             self.outcome[name] = float(value)
 
     async def grade(self, text: str) -> float:
-        return float(await self._team.workflow.grade(text, self._job.task))
+        workflow, grader, task = self._team.workflow, self._team.grader, self._job.task
+        if grader is None:
+            return float(await workflow.grade(text, task))
+        answer = workflow.find_answer(text)
+        return 0.0 if answer is None else float(await grader.grade_answer(answer, task))
 
     async def grade_file(self, path: str) -> Mapping[str, float]:
         return await self._team.workflow.grade_file(self._tool_calls.content(path), self._job.task)

@@ -14,7 +14,7 @@ from mappa.rollout.seeds import derive_seed
 from mappa.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.protocols import Sampler, Split, Tool, Workflow
+from mappa_core.protocols import AnswerGrader, Sampler, Split, Tool, Workflow
 from mappa_core.records import Message, Sampling, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.tools.retry import RETRY_AFTER_S
 from mappa_core.tools.scratch import ScratchRunner
@@ -28,11 +28,12 @@ class Team:
     `retries` tools. When a tool's machinery fails, a call is retried at most `retries` times, first after
     `retry_after_s` seconds, with the delay doubling each time. `coach_of` lacks agents whose actions are not judged;
     `hindsight` judges all actions of a finished trajectory. `unjudged` lists agents that are judged in training but not
-    here: a workflow that requests such a verdict gets an error. `ledger` counts the cost of policies behind an API and
-    of coaches.
+    here: a workflow that requests such a verdict gets an error. `grader` is the source of the tasks if it grades
+    answers itself; without one the workflow does. `ledger` counts the cost of policies behind an API and of coaches.
     """
 
     workflow: Workflow
+    grader: AnswerGrader | None = None
     policy_of: Mapping[str, str]
     samplers: Mapping[str, Sampler]
     sampling: Mapping[str, Sampling]

@@ -41,6 +41,7 @@ from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
+    AnswerGrader,
     Coach,
     Engine,
     Estimator,
@@ -189,7 +190,7 @@ class _SessionBuilder:
         # What takes long comes last, tools and then the engine: a wrong setting is found before a model is loaded.
         toolset = await open_tools(config, registry, self._stack)
         teachers = find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
-        team, engine, specs = await self._team(workflow, run_coaches, toolset, learning, teachers)
+        team, engine, specs = await self._team(workflow, source, run_coaches, toolset, learning, teachers)
         return Session(
             composed=self._composed,
             workflow=workflow,
@@ -208,7 +209,13 @@ class _SessionBuilder:
         )
 
     async def _team(
-        self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool, teachers: Sequence[str]
+        self,
+        workflow: Workflow,
+        source: TaskSource,
+        coaches: RunCoaches,
+        toolset: Toolset,
+        learning: bool,
+        teachers: Sequence[str],
     ) -> tuple[Team, Engine, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = assign_policies(config, agents)
@@ -219,6 +226,7 @@ class _SessionBuilder:
         engine = await self._engine(specs, learning, teachers)
         team = Team(
             workflow=workflow,
+            grader=source if isinstance(source, AnswerGrader) else None,
             policy_of=policy_of,
             samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},

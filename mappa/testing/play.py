@@ -13,7 +13,7 @@ from mappa.rollout.replay import Replay
 from mappa.rollout.team import Job, Team
 from mappa.testing.fakes import FixedCoach, MemoryRecorder, ReplyScript, ScriptedSampler
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.protocols import Coach, Tool, Workflow
+from mappa_core.protocols import AnswerGrader, Coach, Tool, Workflow
 from mappa_core.records import Sampling, Scene, Task, ToolLimits, Trajectory
 
 
@@ -23,6 +23,7 @@ async def play(
     replies: Sequence[str] | ReplyScript,
     *,
     tools: Mapping[str, Tool] | None = None,
+    grader: AnswerGrader | None = None,
     coach: Coach | None = None,
     hindsight: Coach | None = None,
     spend_usd: float | None = None,
@@ -32,15 +33,16 @@ async def play(
     recorder: MemoryRecorder | None = None,
     archive: Path | None = None,
 ) -> Trajectory:
-    """Run `task` once with the agents' `replies`: in order, or a function of prompt and sampling. `coach` judges every
-    action, `hindsight` all of them once the outcome is known, for at most `spend_usd`; coaches of the agents in
-    `reference_for` are shown the truth. `retries` are those of an action's calls after a ToolError. The steps in
-    `recorded` are replayed first; if it restores files, from the `archive` of the first run. A lack of replies is an
-    IndexError on the trajectory."""
+    """Run `task` once with the agents' `replies`: in order, or a function of prompt and sampling. `grader` is the
+    source of the task, if it grades answers itself. `coach` judges every action, `hindsight` all of them once the
+    outcome is known, for at most `spend_usd`; coaches of the agents in `reference_for` are shown the truth. `retries`
+    are those of an action's calls after a ToolError. The steps in `recorded` are replayed first; if it restores files,
+    from the `archive` of the first run. A lack of replies is an IndexError on the trajectory."""
     sampler = ScriptedSampler(replies if callable(replies) else _in_order(replies))
     offered = dict(tools or {})
     team = Team(
         workflow=workflow,
+        grader=grader,
         policy_of=dict.fromkeys(workflow.agents, "scripted"),
         samplers={"scripted": sampler},
         sampling={agent: Sampling() for agent in workflow.agents},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -9,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from mappa_core.protocols import Split, TaskSource
+from mappa_core.protocols import AnswerGrader, Split, TaskSource
 from mappa_core.records import Task
 
 SPLITS: Sequence[Split] = get_args(Split)
+GRADED_TASKS = 3
+"""Tasks of each split whose grading is tried."""
 
 
 class TaskSourceContract:
@@ -66,6 +69,17 @@ class TaskSourceContract:
         for split in self.splits:
             made_up = [task.id for task in self.source().load(split) if _is_nan(task.reference)]
             assert not made_up, f"the truth of these tasks is missing and looks like text: {', '.join(made_up[:5])}"
+
+    def test_a_truth_is_graded_as_right(self) -> None:
+        """A source that grades answers itself gives 1 for the truth, 0 for nothing, and knows recorded tasks again."""
+        source = self.source()
+        if not isinstance(source, AnswerGrader):
+            return
+        for task in (task for split in self.splits for task in source.load(split)[:GRADED_TASKS]):
+            if task.reference is not None:
+                graded = asyncio.run(self.source().grade_answer(task.reference, task))  # type: ignore[attr-defined]
+                assert graded == 1.0, f"{task.id}: its own truth is graded {graded}"
+            assert asyncio.run(source.grade_answer("", task)) == 0.0, f"{task.id}: no answer is worth something"
 
 
 def _is_nan(text: str | None) -> bool:

@@ -26,6 +26,7 @@ from .engine import TeacherEstimator as TeacherEstimator
 from .tracker import Ending as Ending
 from .tracker import TrackedRun as TrackedRun
 from .tracker import Tracker as Tracker
+from .workflow import AnswerGrader as AnswerGrader
 from .workflow import Bench as Bench
 from .workflow import ProgramRun as ProgramRun
 from .workflow import Sandboxed as Sandboxed

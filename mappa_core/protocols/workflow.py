@@ -35,6 +35,14 @@ class TaskSource(Protocol):
     def load(self, split: Split) -> Sequence[Task]: ...
 
 
+@runtime_checkable
+class AnswerGrader(Protocol):
+    """Additional method of a TaskSource whose tasks have graders of their own: it replaces `Workflow.grade`."""
+
+    async def grade_answer(self, answer: str, task: Task) -> float:
+        """Grade what `Workflow.find_answer` found, from 0 to 1, by `task` alone: it may be one of an earlier run."""
+
+
 class Workspace(Protocol):
     """Working folder of one trajectory, which tracks changes of its files."""
 
@@ -86,8 +94,7 @@ class Toolbox(Protocol):
     async def connect(self) -> Sequence[Tool]:
         """Return the tools in a stable order. Called once; raises ConfigError that says what to do."""
 
-    async def close(self) -> None:
-        """Release the resources of the tools."""
+    async def close(self) -> None: ...
 
 
 class Bench(Protocol):
@@ -158,7 +165,7 @@ class Stage(Protocol):
         reasoning of a coach that was shown the ground truth is withheld."""
 
     async def grade(self, text: str) -> float:
-        """Grade `text` with the workflow's `grade`, without access to the ground truth."""
+        """Grade `text` with the task source or else the workflow's `grade`, without access to the ground truth."""
 
     async def grade_file(self, path: str) -> Mapping[str, float]:
         """Grade the file at `path`, as the actions left it, with the workflow's `grade_file`."""
@@ -202,6 +209,10 @@ class Workflow(ABC):
     def answer(self, steps: Sequence[Step]) -> str | None:
         """Return the final answer, normalised so that majority@k can compare strings; None: there is none."""
         return None
+
+    def find_answer(self, text: str) -> str | None:
+        """Return the answer in a graded text, for an AnswerGrader; None: there is none, which is worth 0."""
+        return text
 
     async def grade(self, text: str, task: Task) -> float:
         """Grade a final answer by rule; `task.reference` is the ground truth, a text."""

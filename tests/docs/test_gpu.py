@@ -24,7 +24,7 @@ def registry():
 
 def test_all_coaches_are_listed():
     uses = [re.search(r"use: ([\w-]+)", one)[1] for one in COACHES]
-    assert uses == ["gemini", "openai", "anthropic", "openai", "dsbench-rules"]
+    assert uses == ["gemini", "openai", "anthropic", "openai", "dsbench-rules", "mathchat-rules"]
 
 
 @pytest.mark.parametrize("option", COACHES)

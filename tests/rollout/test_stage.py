@@ -73,6 +73,27 @@ async def played(**kwargs):
     return await play(Pair(), TASK, [WRITES, "canary-4"], tools={"python": Echo()}, **kwargs)
 
 
+class Halves:
+    """A source that grades answers itself."""
+
+    def load(self, split):
+        return [TASK]
+
+    async def grade_answer(self, answer, task):
+        assert task == TASK
+        return 0.5 if answer == "4" else 0.0
+
+
+@pytest.mark.parametrize(("reply", "correct"), [("the answer is 4", 0.5), ("the answer is 5", 0.0), ("4", 0.0)])
+async def test_a_source_grades_the_answer_that_the_workflow_finds(reply, correct):
+    class Finds(Pair):
+        def find_answer(self, text):
+            return text.partition("the answer is ")[2] or None
+
+    trajectory = await play(Finds(), TASK, [WRITES, reply], tools={"python": Echo()}, grader=Halves())
+    assert trajectory.outcome == {"correct": correct}
+
+
 async def test_workflow_that_records_nan_has_no_outcome():
     class Unsure(Pair):
         async def run(self, stage):

@@ -239,6 +239,23 @@ class Unkept:
         return [replace(TASK, id=split, prompt=split, reference="nan", meta={"score": float("inf")})]
 
 
+class Generous:
+    """Grades answers itself, and gives a little for nothing."""
+
+    def load(self, split):
+        return [replace(TASK, id=split, prompt=split)]
+
+    async def grade_answer(self, answer, task):
+        return 1.0 if answer == task.reference else 0.1
+
+
+class Stern(Generous):
+    async def grade_answer(self, answer, task):
+        return float(answer == f"{task.reference}!")
+
+
+class TestGenerous(OfTasks): kind = Generous
+class TestStern(OfTasks): kind = Stern
 class TestTwins(OfTasks): kind = Twins
 class TestLeaks(OfTasks): kind = Leaks
 class TestShuffled(OfTasks): kind = Shuffled
@@ -310,6 +327,8 @@ CAUGHT = {
     "TestTwins": {"a_task_has_a_name_of_its_own"},
     "TestLeaks": {"no_task_is_trained_and_evaluated_on"},
     "TestShuffled": {"the_same_tasks_come_in_the_same_order"},
+    "TestGenerous": {"a_truth_is_graded_as_right"},
+    "TestStern": {"a_truth_is_graded_as_right"},
     "TestUnkept": {"a_task_can_be_recorded", "a_missing_truth_is_none"},
     "TestQuiet": set(),
     "TestBound": {"a_whole_run_is_logged", "a_run_goes_on_in_another_process", "concurrent_runs_do_not_mix"},

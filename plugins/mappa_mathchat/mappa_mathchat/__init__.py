@@ -22,9 +22,11 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    from mappa_mathchat.stories import Stories
     from mappa_mathchat.word_problems import WordOptions, WordProblems
 
     yield Offer("words", WordProblems, WordOptions)
+    yield Offer("stories", Stories, WordOptions)
 
 
 @hookimpl

@@ -22,6 +22,8 @@ SCALING_OPERATIONS = frozenset({"mul", "div"})
 PYTHON_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
 """The operators in Python."""
 # Longer numbers are rejected: no problem has them, and multiplying them would take long.
+_SUM = re.compile(r"(?<![\w.])(\d{1,9}) ?([-+*/×x÷]) ?(\d{1,9}) ?= ?(\d{1,9})(?![\w]|\.\d)")
+_OPERATION_OF_SIGN = {"+": "add", "-": "sub", "*": "mul", "×": "mul", "x": "mul", "/": "div", "÷": "div"}
 PLAN_LINE = re.compile(r"(start|add|sub|mul|div) (\d{1,9})")
 MAX_STEPS = 16
 
@@ -78,3 +80,22 @@ def parse_plan(text: str) -> Plan | None:
     if first != "start" or any(word == "start" or (word, number) == ("div", 0) for word, number in rest):
         return None
     return Plan(start, tuple(PlanStep(word, number) for word, number in rest))
+
+
+def parse_sums(text: str) -> tuple[Plan, str] | None:
+    """Parse a plan in prose that is a chain of sums, `38 - 9 = 29. 29 * 2 = 58.`, and what its last sum claims to come
+    to. A slip of arithmetic is followed: in `5 + 2 = 8. 8 * 3 = 24.` the plan is to triple 5 + 2. None for text without
+    sums, or with one that does not go on from that before."""
+    sums = [match.groups() for match in _SUM.finditer(text)]
+    if not sums or len(sums) > MAX_STEPS:
+        return None
+    steps, so_far = [], sums[0][0]
+    for left, sign, right, claimed in sums:
+        operation = _OPERATION_OF_SIGN[sign]
+        if left != so_far and right == so_far and operation in ("add", "mul"):
+            left, right = right, left
+        if left != so_far or (operation, int(right)) == ("div", 0):
+            return None
+        steps.append(PlanStep(operation, int(right)))
+        so_far = claimed
+    return Plan(int(sums[0][0]), tuple(steps)), so_far

@@ -1,22 +1,26 @@
 """A coach without a model: rules over what can be checked about each action of MathChat.
 
 The Problem Solver is compared with the truth, the Code Executor with the plan it was given (a faithful program for a
-wrong plan earns the full score, a silent repair does not), the Verifier with truth and program output. The coach
-abstains where nothing can be checked, as for a plan in prose.
+wrong plan earns the full score, a silent repair does not), the Verifier with truth and program output. Of a plan in
+prose that ends in a box, the box is compared; the program is held against what its sums come to, if it is a chain of
+them that ends in that box (`parse_sums`). The coach abstains where nothing can be checked, as for prose without a box
+where none was asked for.
 
 | score | Problem Solver | Code Executor | Verifier |
 |---|---|---|---|
 | 10 | the plan comes to the truth | prints what its plan comes to, to the letter | the box holds the truth |
 | 7 | | | wrong, but faithful to a wrong output |
+| 6 | its sums come to the truth, but it slips in one | | |
 | 4 | | prints something else | wrong, with no output to go by |
 | 3 | the plan comes to something else | | |
 | 2 | | prints nothing | wrong, and not what the program printed |
 | 1 | | the program fails | |
-| 0 | no plan where one is asked for; cut off | no program; cut off | no box; cut off |
+| 0 | no plan, or no box, where one is asked for; cut off | no program; cut off | no box; cut off |
 
 With `correction: true` a verdict below 10 on a word problem holds the right action, where the agent could have known
-it: the plan in the problem's text, if its value is the truth; the program of the given plan; the box around a
-program's output, if that is the truth. No correction holds an answer that the agent could not derive.
+it: the plan in the problem's text, if its value is the truth; the program of the given plan, also of one that is a
+chain of sums; the box around a program's output, if that is the truth. No correction holds an answer that the agent
+could not derive.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
 from mappa_mathchat.equality import MAX_CHARACTERS
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
-from mappa_mathchat.plans import Plan, parse_plan
+from mappa_mathchat.plans import Plan, parse_plan, parse_sums
 from mappa_mathchat.word_problems import parse_problem
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
@@ -75,12 +79,18 @@ class RuleCoach(Coach):
         claim, truth = _claimed_answer(scene, scene.step), scene.task.reference
         if claim is None and _expects_plan_steps(scene):
             return Verdict.scored(0, "The reply is not a plan that can be computed.", blame=SOLVER)
+        if claim is None and _is_asked_for_a_box(scene.step):
+            return Verdict.scored(0, "The reply holds no boxed answer.", blame=SOLVER)
         if claim is None:
             return Verdict.abstained("The plan is prose: its value cannot be computed.")
         if truth is None:
             return Verdict.abstained(f"The plan comes to {claim}; without the truth nothing can be said of that.")
         if await self._grader.are_equal(claim, truth):
             return Verdict.scored(10, f"The plan comes to {claim}, which is right.", blame=NOBODY)
+        sums = _read_sums(scene.step)
+        if sums is not None and str(sums.value) == truth:
+            reason = f"The sums of the plan come to {truth}, which is right, but it says {claim}."
+            return Verdict.scored(6, reason, blame=SOLVER)
         return Verdict.scored(3, f"The plan comes to {claim}, not to {truth}.", blame=SOLVER)
 
     async def _score_coder(self, scene: Scene) -> Verdict:
@@ -139,22 +149,25 @@ class RuleCoach(Coach):
 
 def find_correction(scene: Scene) -> str | None:
     """Return the complete right action; None where the rules cannot derive it, or the agent could not have."""
-    truth, agent = scene.task.reference, scene.step.agent
-    if not _expects_plan_steps(scene):
-        return None
+    truth, agent, plan = scene.task.reference, scene.step.agent, _solver_plan(scene)
     if agent == SOLVER:
-        plan = parse_problem(scene.task.prompt)
-        return plan.text if plan is not None and str(plan.value) == truth else None
+        told = parse_problem(scene.task.prompt) if _expects_plan_steps(scene) else None
+        return told.text if told is not None and str(told.value) == truth else None
+    if plan is None and not _expects_plan_steps(scene):
+        return None
     if agent == CODER:
-        plan = _solver_plan(scene)
         return None if plan is None else plan.program
     output = _program_output(scene)
     return f"\\boxed{{{output}}}" if agent == VERIFIER and output is not None and output == truth else None
 
 
 def _solver_plan(scene: Scene) -> Plan | None:
-    """Return the Problem Solver's plan; None where it is prose."""
-    return next((parse_plan(step.reply.content) for step in scene.earlier if step.agent == SOLVER), None)
+    """Return the Problem Solver's plan, in the plan language or as a chain of sums; None where it is other prose."""
+    step = next((step for step in scene.earlier if step.agent == SOLVER), None)
+    if step is None:
+        return None
+    plan = parse_plan(step.reply.content)
+    return _read_sums(step) if plan is None and not _expects_plan_steps(scene) else plan
 
 
 def _expects_plan_steps(scene: Scene) -> bool:
@@ -168,6 +181,18 @@ def _claimed_answer(scene: Scene, step: Step) -> str | None:
     if plan is not None:
         return str(plan.value)
     return None if _expects_plan_steps(scene) else extract_final_answer(step.reply.content)
+
+
+def _read_sums(step: Step) -> Plan | None:
+    """Return the plan of an action in prose whose sums end in its box; None for other prose."""
+    parsed = parse_sums(step.reply.content)
+    box = extract_final_answer(step.reply.content)
+    return parsed[0] if parsed is not None and parsed[1] == box else None
+
+
+def _is_asked_for_a_box(step: Step) -> bool:
+    """Whether the prompt of an action asks for the answer in a box."""
+    return any("\\boxed" in message.content for message in step.messages if message.role != "assistant")
 
 
 def _printed_answer(step: Step) -> str | None:
@@ -192,7 +217,10 @@ def read_python(printed: str) -> str:
 
 
 def _solver_plan_value(scene: Scene) -> str | None:
-    """Return the answer of the Problem Solver's plan."""
+    """Return what the Problem Solver's plan comes to, or else the answer that it gives."""
+    plan = _solver_plan(scene)
+    if plan is not None:
+        return str(plan.value)
     return next((_claimed_answer(scene, step) for step in scene.earlier if step.agent == SOLVER), None)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, Protocol
 
 from mappa_core import ConfigError, Split, Task
 from mappa_mathchat.plans import APPLY_OPERATION, SCALING_OPERATIONS, Plan, PlanStep
@@ -55,7 +55,7 @@ class WordProblem:
 
     @property
     def held_out(self) -> bool:
-        return fingerprint_text(self.text) % HELD_OUT_ONE_IN == 0
+        return is_held_out(self.text)
 
     def task(self) -> Task:
         return Task(
@@ -85,17 +85,22 @@ def fingerprint_text(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
+def is_held_out(text: str) -> bool:
+    """Whether a problem is never trained on."""
+    return fingerprint_text(text) % HELD_OUT_ONE_IN == 0
+
+
 def generate_problems(rng: Random, steps: Sequence[int] = (2, 3), mix: Mix = "all") -> Iterator[WordProblem]:
     """Generate problems of both sides of the split without end, drawn by `rng`; mix `all` is half of either kind."""
     while True:
         kind = rng.choice(("sum", "scale")) if mix == "all" else mix
-        plan = next(plan for plan in _generate_plans(rng, steps, kind) if plan is not None)
+        plan = next(plan for plan in generate_plans(rng, steps, kind) if plan is not None)
         verbs = tuple(rng.choice(VERBS[step.operation]) for step in plan.steps)
         yield WordProblem(rng.choice(NAMES), rng.choice(NOUNS), plan, verbs)
 
 
-def _generate_plans(rng: Random, steps: Sequence[int], kind: str) -> Iterator[Plan | None]:
-    """Generate plans of one kind without end; None for a draw whose counts are not allowed."""
+def generate_plans(rng: Random, steps: Sequence[int], kind: str) -> Iterator[Plan | None]:
+    """Generate plans of one kind (`sum`, `scale`) without end; None for a draw whose counts are not allowed."""
     while True:
         operations = [
             rng.choice(tuple(APPLY_OPERATION) if kind == "scale" else ("add", "sub")) for _ in range(rng.choice(steps))
@@ -151,19 +156,32 @@ class WordProblems:
 
     def load(self, split: Split) -> Sequence[Task]:
         options = self._options
-        count = options.eval if split == "eval" else options.train
-        chosen: dict[str, Task] = {}
-        repeated = 0
-        for problem in generate_problems(Random(f"{options.seed}/{split}"), options.steps, options.mix):
-            if len(chosen) == count:
-                break
-            if problem.held_out == (split == "eval"):
-                task = problem.task()
-                repeated = repeated + 1 if task.id in chosen else 0
-                if repeated > REPEATS:
-                    raise ConfigError(
-                        f"{split}: there are only about {len(chosen)} such problems, not {count}; "
-                        "ask for fewer, or for more steps"
-                    )
-                chosen.setdefault(task.id, task)
-        return tuple(chosen.values())
+        problems = generate_problems(Random(f"{options.seed}/{split}"), options.steps, options.mix)
+        return choose_tasks(problems, split, options.eval if split == "eval" else options.train)
+
+
+class Problem(Protocol):
+    """A problem that knows its side of the split."""
+
+    @property
+    def held_out(self) -> bool: ...
+
+    def task(self) -> Task: ...
+
+
+def choose_tasks(problems: Iterator[Problem], split: Split, count: int) -> Sequence[Task]:
+    """Choose `count` different tasks of a split. Raises ConfigError if hardly any new ones are left before."""
+    chosen: dict[str, Task] = {}
+    repeated = 0
+    while len(chosen) < count:
+        problem = next(problems)
+        if problem.held_out == (split == "eval"):
+            task = problem.task()
+            repeated = repeated + 1 if task.id in chosen else 0
+            if repeated > REPEATS:
+                raise ConfigError(
+                    f"{split}: there are only about {len(chosen)} such problems, not {count}; "
+                    "ask for fewer, or for more steps"
+                )
+            chosen.setdefault(task.id, task)
+    return tuple(chosen.values())

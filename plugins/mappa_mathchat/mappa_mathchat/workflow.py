@@ -31,7 +31,7 @@ class MathChatOptions:
     coder_turns: int = 2
     """Actions of the Code Executor; it gets another one when its code failed or printed nothing."""
     prompts: str = "full"
-    """full | tiny | a folder that holds problem_solver.md, code_executor.md, verifier.md and results.md"""
+    """full | smol | tiny | a folder that holds problem_solver.md, code_executor.md, verifier.md and results.md"""
     token_limit: int = 4096
     """Tokens that the prompts tell agents to stay within; what an action may really take is sampling.max_tokens."""
     output_chars: int = 8000
@@ -119,6 +119,10 @@ class MathChat(Workflow):
         feedback = (await stage.verdict(step)).reasoning if self._options.feedback else ""
         results = self.templates.render_results(step.calls, step.results) if step.calls else ""
         return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
+
+    def find_answer(self, text: str) -> str | None:
+        """Return the content of the last box of `text` outside think text."""
+        return extract_final_answer(text)
 
     async def grade(self, text: str, task: Task) -> float:
         """Return 1 where the last box of `text` equals the truth, else 0."""

@@ -21,7 +21,7 @@ def trained(tmp_path_factory):
 def test_train_prints_plain_lines_and_the_result_where_there_is_no_terminal(tmp_path, capsys):
     assert main(["train", "--plugin", "mathchat", *SMALL, f"run.root={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mathchat/tiny (others by --recipe: paper, paper-1.5b, paper-outcome, small, small-full)"
+    assert lines[0] == "mathchat/tiny (others by --recipe: paper, paper-1.5b, paper-outcome, small, small-full, smol)"
     assert lines[1].startswith("programs of the tool python run in ")
     assert lines[2].startswith("held-out after 0 iterations: correct")
     assert [line.split("  ")[0] for line in lines[3:5]] == ["iteration 1/2", "iteration 2/2"]

@@ -25,9 +25,13 @@ def recipe(registry: Registry, name: str) -> ComposedConfig:
 
 def test_the_plugin_loads_whole(registry: Registry) -> None:
     plugin = registry.plugin("mathchat")
-    assert set(plugin.recipes) == {"tiny", "small", "small-full", "paper", "paper-1.5b", "paper-outcome"}
-    assert {*command.commands} == {"prepare", "warm-start"}
-    assert registry.offer("workflows", "mathchat") and registry.offer("tasks", "words")
+    assert set(plugin.recipes) == {"tiny", "small", "small-full", "paper", "paper-1.5b", "paper-outcome", "smol"}
+    assert {*command.commands} == {"prepare", "examples", "warm-start"}
+    assert (
+        registry.offer("workflows", "mathchat")
+        and registry.offer("tasks", "words")
+        and registry.offer("tasks", "stories")
+    )
     assert registry.offer("coaches", "mathchat-rules")
 
 

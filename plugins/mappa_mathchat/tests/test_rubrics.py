@@ -105,6 +105,6 @@ async def test_no_agent_sees_a_rubric(trajectory: Trajectory) -> None:
 
 
 def test_rubrics_are_no_set_of_prompts() -> None:
-    assert {path.name for path in PROMPT_SETS.iterdir()} == {"full", "tiny"}
-    with pytest.raises(ConfigError, match="the sets full, tiny, or a folder"):
+    assert {path.name for path in PROMPT_SETS.iterdir()} == {"full", "smol", "tiny"}
+    with pytest.raises(ConfigError, match="the sets full, smol, tiny, or a folder"):
         PromptTemplates("rubrics", (SOLVER,), sets=PROMPT_SETS, output_chars=100)

@@ -57,6 +57,10 @@ RIGHT, WRONG, PROSE = plan("start 38\ndiv 2"), plan("start 38\nsub 2"), plan("Sp
 SILENT = printing("")
 BOXED_SOLUTION = plan(r"By symmetry $x = 25$, so \boxed{25}.")
 
+SUMS, SLIPPED = plan(r"38 - 9 = 29. 29 * 2 = 58. \boxed{58}"), plan(r"38 - 9 = 28. 28 * 2 = 56. \boxed{56}")
+ASKED = (Message(role="user", content=r"How many? End with \boxed{}."),)
+STORY = Task(id="story", prompt="How many?", reference="58")
+
 TABLE = [
     # the solver: 10 / 3 / 0
     ("right plan", WORDS, (), RIGHT, 10, NOBODY),
@@ -69,6 +73,9 @@ TABLE = [
     ("no plan, truth not shown", BLIND, (), PROSE, 0, SOLVER),
     ("prose", AIME, (), PROSE, None, None),
     ("prose with the right answer", AIME, (), BOXED_SOLUTION, 10, NOBODY),
+    ("prose without the box that was asked for", AIME, (), replace(PROSE, messages=ASKED), 0, SOLVER),
+    ("a chain of sums", STORY, (), SUMS, 10, NOBODY),
+    ("right sums with a slip", STORY, (), SLIPPED, 6, SOLVER),
     ("prose with a wrong answer", AIME, (), plan(r"\boxed{24}"), 3, SOLVER),
     # the coder: 10 / 4 / 2 / 1 / 0, against its plan and not against the truth
     ("faithful to a right plan", BLIND, (RIGHT,), printing("19\n"), 10, NOBODY),
@@ -94,6 +101,10 @@ TABLE = [
     ("another fraction", AIME, (plan(r"\boxed{\frac13}"),), printing("Fraction(1, 4)"), 4, CODER),
     ("an interval", AIME, (plan(r"\boxed{[24, 26]}"),), printing("[24, 26]"), 10, NOBODY),
     ("a plan of too many digits", AIME, (plan(rf"\boxed{{{'9' * 5000}}}"),), printing("24"), 4, CODER),
+    ("the program of a chain of sums", AIME, (SUMS,), printing("58"), 10, NOBODY),
+    ("the program of sums that slip", AIME, (SLIPPED,), printing("58"), 10, NOBODY),
+    ("the number in the box of sums that slip", AIME, (SLIPPED,), printing("56"), 4, CODER),
+    ("sums that do not go on", AIME, (plan(r"3 + 4 = 7. 5 * 2 = 10. \boxed{10}"),), printing("10"), 10, NOBODY),
     # the verifier: 10 / 7 / 4 / 2 / 0
     ("right", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),
     ("right against a wrong output", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),

@@ -109,7 +109,7 @@ async def test_coder_turns_are_an_option() -> None:
     assert [step.agent for step in trajectory.steps] == [SOLVER, CODER, VERIFIER]
 
 
-@pytest.mark.parametrize("prompts", ["full", "tiny"])
+@pytest.mark.parametrize("prompts", ["full", "smol", "tiny"])
 async def test_full_context_shows_the_verifier_everything_before_it(prompts: str) -> None:
     trajectory = await played([PLAN, BROKEN, GOOD, r"\boxed{29}"], prompts=prompts)
     seen = prompt_of(trajectory.steps[-1])
@@ -117,7 +117,7 @@ async def test_full_context_shows_the_verifier_everything_before_it(prompts: str
         assert said in seen
 
 
-@pytest.mark.parametrize("prompts", ["full", "tiny"])
+@pytest.mark.parametrize("prompts", ["full", "smol", "tiny"])
 async def test_partial_context_shows_the_problem_and_the_predecessor_only(prompts: str) -> None:
     trajectory = await played([PLAN, BROKEN, GOOD, r"\boxed{29}"], context="partial", prompts=prompts)
     assert PLAN in prompt_of(trajectory.steps[1])
@@ -141,7 +141,7 @@ class TellingCoach(Coach):
         return Verdict.scored(5, f"remark on {scene.step.agent}; truth {scene.task.reference}")
 
 
-@pytest.mark.parametrize("prompts", ["full", "tiny"])
+@pytest.mark.parametrize("prompts", ["full", "smol", "tiny"])
 async def test_feedback_of_a_coach_that_knows_no_truth_is_shown(prompts: str) -> None:
     trajectory = await played([PLAN, BROKEN, GOOD, r"\boxed{29}"], TellingCoach(), feedback=True, prompts=prompts)
     assert f"remark on {SOLVER}" in prompt_of(trajectory.steps[1])
@@ -183,7 +183,7 @@ def test_several_blocks_are_told_apart_in_order() -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("prompts", ["full", "tiny"])
+@pytest.mark.parametrize("prompts", ["full", "smol", "tiny"])
 def test_long_output_is_cut_in_the_middle(prompts: str) -> None:
     briefing = PromptTemplates(prompts, (), sets=PROMPT_SETS, output_chars=100)
     long = "\n".join(f"line {number}" for number in range(1000))
