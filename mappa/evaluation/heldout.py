@@ -20,6 +20,14 @@ from mappa_core.errors import ConfigError, RunError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
 
+PARSED = "parsed"
+"""The figure by which a workflow says whether a final answer could be read at all."""
+
+
+def among_parsed(metric: str) -> str:
+    """Name the figure that is the metric among the answers that could be read."""
+    return f"{metric}_among_{PARSED}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
@@ -28,8 +36,9 @@ class Evaluation:
     `values` holds the workflow's metric. A trajectory that the team did not finish (a prompt that does not fit, a
     workflow that raised) counts 0, as an unsolved problem; one that was lost to a tool failure, or not played, is NaN
     and left out. `failures` counts both by kind. `answers` holds the final answers, None if not comparable. `figures`
-    holds the workflow's further metrics like `values`, NaN also if a metric is undefined for the problem. `clusters`
-    groups dependent problems (by data set); None: every problem is its own cluster.
+    holds the workflow's further metrics like `values`, NaN also if a metric is undefined for the problem; beside the
+    figure `parsed` also the metric among the answers that were parsed, NaN for the others. `clusters` groups dependent
+    problems (by data set); None: every problem is its own cluster.
     """
 
     iteration: int
@@ -246,14 +255,15 @@ def build_evaluation(
     # Problems may have different numbers of samples, as of imported logs: rows are filled up.
     width = max(map(len, rows))
     is_finished = [[trajectory.error is None for trajectory in row] for row in rows]
+    values = _values(rows, metric)
     return Evaluation(
         iteration=iteration,
         metric=metric,
         problems=tuple(task.id for task in tasks),
         strata=tuple(task.stratum for task in tasks),
-        values=_values(rows, metric),
+        values=values,
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
-        figures={name: _values(rows, name) for name in figures},
+        figures=_figures(rows, metric, values, figures),
         clusters=_clusters(tasks),
         finished=np.array([row + [False] * (width - len(row)) for row in is_finished]),
     )
@@ -271,6 +281,21 @@ def _answers(
         return None
     width = evaluation.values.shape[1]
     return tuple((*row, *[None] * (width - len(row))) for row in answers.values())
+
+
+def _figures(
+    samples: Sequence[Sequence[Trajectory]], metric: str, values: Float64, names: Sequence[str]
+) -> dict[str, Float64]:
+    """The figures `names`, and the `metric` among the parsed answers where `parsed` is one of them."""
+    figures: dict[str, Float64] = {}
+    for name in names:
+        # Derived and never recorded with a trajectory; a stored evaluation names it.
+        if name == among_parsed(metric):
+            continue
+        figures[name] = _values(samples, name)
+        if name == PARSED:
+            figures[among_parsed(metric)] = np.where(figures[PARSED] > 0.5, values, np.nan)
+    return figures
 
 
 def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:

@@ -142,7 +142,11 @@ def _examples_html(diagnosis: Diagnosis) -> str:
 def comparison_html(compared: Comparison) -> str:
     """Show the mean of each arm, each pair's difference with what follows from it, and what else differs."""
     problems = format_problem_count(compared.problems, compared.clusters)
-    arms = [(arm.name, ", ".join(map(str, arm.seeds)), format_share(arm.mean)) for arm in compared.arms]
+    arms = [
+        (arm.name, ", ".join(map(str, arm.seeds)), *map(format_share, (arm.mean, *arm.parsing.values())))
+        for arm in compared.arms
+    ]
+    columns = ("arm", "seeds", "mean", *compared.arms[0].parsing)
     pairs = [
         (
             f"{pair.one} - {pair.other}",
@@ -153,7 +157,7 @@ def comparison_html(compared: Comparison) -> str:
         for pair in compared.pairs
     ]
     return (
-        html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", ("arm", "seeds", "mean"), arms)
+        html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", columns, arms)
         + html_table("", ("", "difference", "p, all tests", "finding"), pairs)
         + "".join(f"<div>{html_text(note)}</div>" for note in setting_notes(compared))
     )
