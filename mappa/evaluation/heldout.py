@@ -16,17 +16,10 @@ from mappa.rollout.resume import ResumedIteration
 from mappa.rollout.team import Job, Recorder
 from mappa.rollout.tool_failures import guard_tool_failures, is_tool_failure
 from mappa.session import EvalPart, Session
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
-
-PARSED = "parsed"
-"""The figure by which a workflow says whether a final answer could be read at all."""
-
-
-def among_parsed(metric: str) -> str:
-    """Name the figure that is the metric among the answers that could be read."""
-    return f"{metric}_among_{PARSED}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

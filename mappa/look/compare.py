@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mappa.evaluation.heldout import PARSED, among_parsed
 from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.arrays import Bool, Float64
 from mappa.look.run_results import RunResult, differing_settings
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core import ConfigError
 from mappa_core.records import Interval
 

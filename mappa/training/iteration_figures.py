@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from mappa.evaluation.heldout import PARSED, among_parsed
 from mappa.store.iteration_report import CoachFigures, OutcomeFigures, Staleness, VerdictCount
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core.experience import Experience
 from mappa_core.records import Trajectory, Verdict
 

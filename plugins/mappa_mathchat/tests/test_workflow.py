@@ -288,7 +288,7 @@ class ThinkingStage:
 async def test_think_text_is_not_passed_on() -> None:
     stage = ThinkingStage()
     await MathChat(MathChatOptions()).run(stage)  # type: ignore[arg-type]
-    assert stage.outcome == {"correct": 1.0}
+    assert stage.outcome == {"correct": 1.0, "parsed": 0.0}
     assert any(f"{SOLVER} said" in text for text in stage.seen)
     assert not any("secret" in text for text in stage.seen)
 
