@@ -155,13 +155,17 @@ class Evaluation:
     def pass_at(self, k: int) -> float:
         """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021). Raises
         ValueError if no problem has k samples."""
+        return self._mean_at(k, self._pass_chance(k))
 
-        def chance(row: int, samples: Int64) -> float:
-            # A graded share counts as right if it is more right than wrong.
-            right = int((self.values[row, samples] > 0.5).sum())
-            return pass_at_k(len(samples), right, k)
+    def pass_interval(self, k: int) -> Interval | None:
+        """Return pass@k with its 95 % interval by cluster; None if no problem has k samples."""
+        chances = self._chances_at(k, self._pass_chance(k))
+        rows = np.isin(np.arange(len(self.problems)), list(chances))
+        return share_interval([*chances.values()], self._clusters_of(rows)) if chances else None
 
-        return self._mean_at(k, chance)
+    def _pass_chance(self, k: int) -> Callable[[int, Int64], float]:
+        # A graded share counts as right if it is more right than wrong.
+        return lambda row, samples: pass_at_k(len(samples), int((self.values[row, samples] > 0.5).sum()), k)
 
     def avg_at(self, k: int) -> float:
         """Return avg@k: the mean of k samples over the problems that have as many, estimated from all their samples.
@@ -182,12 +186,16 @@ class Evaluation:
 
     def _mean_at(self, k: int, chance: Callable[[int, Int64], float]) -> float:
         """Return the mean of `chance(problem, samples with a value)` over the problems with at least k such samples."""
-        samples_of = [np.flatnonzero(np.isfinite(values)) for values in self.values]
-        chances = [chance(row, samples) for row, samples in enumerate(samples_of) if len(samples) >= k]
+        chances = self._chances_at(k, chance)
         if not chances:
-            most = max(map(len, samples_of), default=0)
+            most = int(np.isfinite(self.values).sum(axis=1).max(initial=0))
             raise ValueError(f"@{k} needs at least {k} samples of a problem, and none has more than {most}")
-        return float(np.mean(chances))
+        return float(np.mean([*chances.values()]))
+
+    def _chances_at(self, k: int, chance: Callable[[int, Int64], float]) -> dict[int, float]:
+        """Return `chance(problem, samples with a value)` by problem with at least k such samples, in order."""
+        samples_of = [np.flatnonzero(np.isfinite(values)) for values in self.values]
+        return {row: chance(row, samples) for row, samples in enumerate(samples_of) if len(samples) >= k}
 
 
 async def evaluate(
@@ -201,10 +209,10 @@ async def evaluate(
     max_lost: float,
     part: EvalPart = "all",
     on_trajectory: Callable[[Trajectory], None] | None = None,
-) -> Evaluation:
-    """Play every task `eval.samples` times with the current weights. Trajectories that a resumed run completed are
-    reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more than the share `max_lost` of the
-    trajectories, or all of them."""
+) -> tuple[Evaluation, tuple[Trajectory, ...]]:
+    """Play every task `eval.samples` times with the current weights; return the results and the trajectories. Those
+    that a resumed run completed are reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more
+    than the share `max_lost` of the trajectories, or all of them."""
     collector = RolloutCollector(
         session.team_for("eval"),
         recorder=recorder,
@@ -222,7 +230,7 @@ async def evaluate(
     guard_tool_failures(trajectories, f"the evaluation after {iteration} iterations", max_share=max_lost)
     workflow = session.workflow
     evaluation = build_evaluation(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
-    return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation))
+    return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation)), trajectories
 
 
 def build_evaluation(
@@ -315,5 +323,10 @@ def _clusters(tasks: Sequence[Task]) -> tuple[str, ...] | None:
     """Return the clusters of the tasks; a task without one is its own cluster. None if no task has one."""
     if all(task.cluster is None for task in tasks):
         return None
+    return tuple(map(task_cluster, tasks))
+
+
+def task_cluster(task: Task) -> str:
+    """Return the cluster of a task, or the task itself if it has none."""
     # With a word in front: a task may have the name of a cluster.
-    return tuple(f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}" for task in tasks)
+    return f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"
