@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mappa.cli.formats import format_or_dash, format_percent, format_problem_count, format_share
+from mappa.cli.result_tables import format_gain
 from mappa.look.cli.verdict_tables import format_estimate
 from mappa.look.compare import Comparison, format_p, setting_notes
 from mappa.look.counted_verdicts import LOW_SCORE
@@ -37,7 +38,7 @@ def gains_html(results: EvalSummary) -> str:
 
 
 def _gain_cells(result: FigureSummary) -> tuple[str, str, str]:
-    return format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
+    return format_share(result.before), format_share(result.after), format_gain(result)
 
 
 def agents_html(agents: Mapping[str, AgentSummary]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mappa.cli.formats import format_count, format_problem_count, format_share
+from mappa.cli.result_tables import format_gain
 from mappa.look.counted_verdicts import count_failures, latest_counted, with_counted_verdicts
 from mappa.look.html import summary_html
 from mappa.look.observe import Diagnosis, observe_run
@@ -144,4 +145,4 @@ class TrainedRun:
 
 def _describe_gain(figure: FigureSummary) -> str:
     shares = f"{format_share(figure.before)} -> {format_share(figure.after)}"
-    return f"{shares}, gain {format_share(figure.gain, sign=True)}"
+    return f"{shares}, gain {format_gain(figure)}"

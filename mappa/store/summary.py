@@ -28,11 +28,13 @@ def among_parsed(metric: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSummary:
-    """One figure (a share, 0-1) before and after training, and its gain, paired on the same tasks."""
+    """One figure (a share, 0-1) before and after training, and its gain, paired on the same tasks: on as many as
+    `paired` where it is unknown for others before or after, None where it is known for all."""
 
     before: Interval | None = None
     after: Interval | None = None
     gain: Interval | None = None
+    paired: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ def test_the_gain_of_skill_is_paired_on_the_problems_that_were_parsed_before_and
     figures = summary_of([before, after]).figures
     assert figures["parsed"].gain == paired_gain([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
     assert figures["success_among_parsed"].gain == paired_gain([0.0, 1.0], [1.0, 1.0])
+    assert (figures["parsed"].paired, figures["success_among_parsed"].paired) == (None, 2)
     nothing = summary_of([answered(None, None), answered(None, 1)]).figures["success_among_parsed"]
     assert (nothing.before, nothing.gain) == (None, None) and nothing.after.mean == 1.0
 
