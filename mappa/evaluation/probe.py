@@ -158,7 +158,7 @@ def _probe_agent(agent: str, trajectories: Sequence[Trajectory], experience: Exp
     rewards = sibling_rewards(experience, np.flatnonzero((experience.agent == number) & (experience.weight > 0)))
     return ProbedAgent(
         pass_at_1=_interval([(float(right), group.cluster) for group in judged for right in group.right]),
-        pass_at_k=_interval([(pass_at_k(len(one.right), sum(one.right), k), one.cluster) for one in full]),
+        pass_at_k=_interval([(pass_at_k(len(group.right), sum(group.right), k), group.cluster) for group in full]),
         groups=len(rewards),
         differing=count_differing(rewards),
         trained=is_trained,

@@ -24,7 +24,8 @@ def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: S
     # Every finished trajectory has the metric, or it would have failed; further figures may not apply to its task.
     means = {name: _mean([outcome[name] for outcome in outcomes if name in outcome]) for name in figures}
     if PARSED in figures:
-        means[among_parsed(metric)] = _mean([outcome[metric] for outcome in outcomes if outcome.get(PARSED, 0.0) > 0.5])
+        parsed = (outcome for outcome in outcomes if PARSED in outcome and outcome[PARSED] > 0.5)
+        means[among_parsed(metric)] = _mean([outcome[metric] for outcome in parsed])
     return OutcomeFigures(accuracy=_mean([outcome[metric] for outcome in outcomes]), figures=means)
 
 

@@ -11,17 +11,9 @@ from mappa.evaluation.heldout import build_evaluation
 from mappa.evaluation.probe import measure_probe
 from mappa.evaluation.statistics import share_interval
 from mappa_core import Completion, Message, Step, Task, ToolCall, Trajectory, Verdict
-from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.records import VersionSpan
 
 AGENTS = ("solver", "judge")
-BUILDER = ExperienceBuilder(
-    reward={"live": 1.0},
-    shapers=(),
-    policies={"solver": "learner", "judge": "fixed"},
-    trained=frozenset({"learner"}),
-    metric="correct",
-)
 
 
 def action(agent, trajectory, position, *, finish="stop", tools=(), calls=()):
@@ -51,16 +43,32 @@ def rollout(task, sample, score, correct, **given):
     )  # fmt: skip
 
 
-def probed(scores, correct=None):
+@pytest.fixture
+def measured(build_experience):
+    """Probe rollouts of which the solver learns."""
+
+    def measure(rollouts):
+        evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
+        return measure_probe(evaluation, rollouts, build_experience(rollouts), AGENTS)
+
+    return measure
+
+
+@pytest.fixture
+def probed(measured):
     """Probe tasks with these scores of their samples, (tasks, samples); `correct`: right outcomes, by default those of
     the solver."""
-    rollouts = [
-        rollout(task, sample, score, (score or 0) > 5 if correct is None else correct[task][sample])
-        for task, row in enumerate(scores)
-        for sample, score in enumerate(row)
-    ]
-    evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
-    return measure_probe(evaluation, rollouts, BUILDER.build(rollouts), AGENTS)
+
+    def probe(scores, correct=None):
+        return measured(
+            [
+                rollout(task, sample, score, (score or 0) > 5 if correct is None else correct[task][sample])
+                for task, row in enumerate(scores)
+                for sample, score in enumerate(row)
+            ]
+        )
+
+    return probe
 
 
 CASES = {
@@ -72,7 +80,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("finding", "scores"), CASES.items())
-def test_each_case_is_named_of_team_and_agent(finding, scores):
+def test_each_case_is_named_of_team_and_agent(probed, finding, scores):
     found = probed(scores)
     assert (found.team.finding, found.agents["solver"].finding) == (finding, finding)
     assert set(found.describe()) == {"team", "solver"}, "of the judge, who is not trained, nothing is said"
@@ -80,7 +88,7 @@ def test_each_case_is_named_of_team_and_agent(finding, scores):
     assert len(found.warnings()) == (finding != "fine")
 
 
-def test_each_sentence_says_on_what_grounds_and_what_to_do():
+def test_each_sentence_says_on_what_grounds_and_what_to_do(probed):
     says = {finding: probed(scores).agents["solver"].describe("solver") for finding, scores in CASES.items()}
     assert says["nothing to amplify"] == (
         "nothing to amplify: 0.0 % of actions are right, and siblings differ in 0 of 32 groups. Warm-start first: "
@@ -91,14 +99,14 @@ def test_each_sentence_says_on_what_grounds_and_what_to_do():
     assert says["fine"] == "fine: siblings differ in 4 of 32 groups"
 
 
-def test_outcomes_that_never_differ_are_no_matter_where_verdicts_do():
+def test_outcomes_that_never_differ_are_no_matter_where_verdicts_do(probed):
     found = probed([[0, 10]] * 8, correct=[[0, 0]] * 8)
     assert found.team.finding == "nothing to amplify" and found.agents["solver"].finding == "fine"
     assert found.describe()["team"].endswith("by the outcome alone: the rewards of solver tell actions apart")
     assert found.warnings() == []
 
 
-def test_without_verdicts_the_outcome_alone_is_warned_of():
+def test_without_verdicts_the_outcome_alone_is_warned_of(probed):
     found = probed([[None, None]] * 8, correct=[[0, 0]] * 8)
     solver = found.agents["solver"]
     assert (solver.pass_at_1, solver.pass_at_k, solver.groups, solver.finding) == (None, None, 0, "cannot be told")
@@ -110,12 +118,12 @@ def test_without_verdicts_the_outcome_alone_is_warned_of():
     ("right", "finding"),
     [([0, 0, 0], "nothing to amplify"), ([1, 1, 1], "always solved"), ([0, 0, 1], "cannot be told")],
 )
-def test_one_sample_of_each_task_says_something_only_if_all_are_alike(right, finding):
+def test_one_sample_of_each_task_says_something_only_if_all_are_alike(probed, right, finding):
     found = probed([[None]] * 3, correct=[[one] for one in right])
     assert (found.team.groups, found.team.finding) == (0, finding)
 
 
-def test_pass_at_k_is_by_task_and_its_interval_by_cluster():
+def test_pass_at_k_is_by_task_and_its_interval_by_cluster(probed):
     found = probed(
         [[0, 10, 0], [0, 0, 0], [10, 10, 0], [6, 5, None]], correct=[[0, 1, 0], [0, 0, 0], [1, 1, 0], [1, 0, 0]]
     )
@@ -130,7 +138,7 @@ def test_pass_at_k_is_by_task_and_its_interval_by_cluster():
     assert (judge.pass_at_1, judge.groups, judge.trained) == (None, 0, False)
 
 
-def test_actions_that_were_cut_off_or_called_no_tool_are_counted():
+def test_actions_that_were_cut_off_or_called_no_tool_are_counted(measured):
     offered = {"tools": ("python",)}
     rollouts = [
         rollout(0, 0, 10, 1, finish="length", **offered),
@@ -138,7 +146,6 @@ def test_actions_that_were_cut_off_or_called_no_tool_are_counted():
         rollout(1, 0, 10, 1, **offered),
         rollout(1, 1, 10, 1),
     ]
-    evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
-    found = measure_probe(evaluation, rollouts, BUILDER.build(rollouts), AGENTS).agents
+    found = measured(rollouts).agents
     assert (found["solver"].cut_off, found["solver"].no_call) == (0.25, pytest.approx(2 / 3))
     assert (found["judge"].cut_off, found["judge"].no_call) == (0.0, None)
