@@ -106,7 +106,9 @@ class Probe:
         by_agent = {name: agent for name, agent in self.agents.items() if agent.groups}
         if by_agent:
             return [f"{name}: {agent.describe(name)}" for name, agent in by_agent.items() if agent.finding != "fine"]
-        return [] if self.team.finding in ("fine", "cannot be told") else [f"team: {self.team.describe()}"]
+        if self.team.finding in ("fine", "cannot be told"):
+            return []
+        return [f"team: {self.team.describe()}. That is by the outcome alone, as no verdict was asked for"]
 
 
 def probe_session(session: Session, evaluation: Evaluation, trajectories: Sequence[Trajectory]) -> Probe:

@@ -84,4 +84,4 @@ class EvaluationSchedule:
 
     def _warn_of_nothing_to_learn(self, evaluation: Evaluation, trajectories: Sequence[Trajectory]) -> None:
         for warning in probe_session(self.session, evaluation, trajectories).warnings():
-            log.warning(f"before training, on held-out tasks: {warning}. `mappa eval --probe` asks the training tasks")
+            log.warning(f"before training, on held-out tasks: {warning}. `mappa eval --probe 8` asks training tasks")
