@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 @click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
 @click.option("--avg-at", metavar="K", type=int, multiple=True, help="Also print avg@K; needs eval.samples >= K.")
 @click.option("--majority-at", metavar="K", type=int, multiple=True, help="Also print majority@K of final answers.")
+@click.option(
+    "--probe",
+    "probed",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Play N training tasks as training does, and say whether there is something to learn.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
@@ -42,6 +49,7 @@ def command(
     pass_at: Sequence[int],
     avg_at: Sequence[int],
     majority_at: Sequence[int],
+    probed: int | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -50,9 +58,14 @@ def command(
     Without --run the start models of the recipe are graded. Over K samples of a task, pass@K is the probability that
     any is right, avg@K their mean, majority@K the probability that the most frequent answer is right. Fair counts a
     trajectory that was not finished as wrong; raw leaves it out.
+
+    --probe N asks before training whether a team can learn at all: it plays N tasks of the training split with the
+    coach, the temperature and the samples of a training, and says of the team and of each agent how often it is right
+    and whether siblings are rewarded differently.
     """
     from mappa.cli.announce import announce_providers, announce_sandboxes
     from mappa.cli.console import Console
+    from mappa.cli.probe_tables import show_probe
     from mappa.cli.progress import rollout_bar
     from mappa.cli.result_tables import show_evaluation
     from mappa.evaluation.standalone import evaluate_standalone
@@ -65,11 +78,16 @@ def command(
         if checkpoint is not None:
             raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
         composed = arguments.compose(registry)
+        if probed is not None:
+            composed = arguments.compose(registry, *probe_words(composed, probed))
     else:
         if arguments.chooses_config:
             raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
         registry = add_own_plugin(registry, run / CONFIG, trust=trust)
         composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words, trust=trust)
+        if probed is not None:
+            words = (*probe_words(composed, probed), *arguments.words)
+            composed, loaded = _restore_checkpoint(registry, run, checkpoint, words, trust=trust)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)
@@ -78,6 +96,8 @@ def command(
             evaluate_standalone(
                 composed,
                 registry,
+                purpose="eval" if probed is None else "probe",
+                probing=probed is not None,
                 checkpoint=loaded,
                 on_providers=lambda providers: announce_providers(errors, providers),
                 on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
@@ -89,11 +109,28 @@ def command(
         click.echo(msgspec.json.encode(standalone_evaluation_json(evaluated, sizes_by_metric)).decode())
         return
     console = Console()
-    show_evaluation(console, evaluated.evaluation)
+    if evaluated.probe is None:
+        show_evaluation(console, evaluated.evaluation)
+    else:
+        show_probe(console, evaluated.evaluation, evaluated.probe)
     for what, sizes in sizes_by_metric.items():
         for k in sizes:
             console.print(clean_line(_samples_line(evaluated.evaluation, what, k)), highlight=False, markup=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False, markup=False)
+
+
+def probe_words(composed: ComposedConfig, tasks: int) -> tuple[str, ...]:
+    """Settings by which an evaluation plays `tasks` training tasks as a training of this config does."""
+    config = composed.config
+    return (
+        "eval.split=train",
+        f"eval.problems={tasks}",
+        # One sample has no sibling to compare with.
+        f"eval.samples={max(2, config.train.samples)}",
+        f"eval.temperature={config.sampling.temperature}",
+        "eval.coach=true",
+        "checkpoint.best=false",
+    )
 
 
 def _restore_checkpoint(
@@ -138,6 +175,7 @@ def standalone_evaluation_json(
 ) -> dict[str, Any]:
     """An evaluation as JSON values; shares are 0-1."""
     from mappa.cli import result_tables
+    from mappa.cli.probe_tables import probe_json
 
     def at_sizes(part: Evaluation) -> dict[str, Any]:
         sizes = sizes_by_metric.items()
@@ -153,4 +191,5 @@ def standalone_evaluation_json(
         "raw": at_sizes(evaluation.raw),
         "not_finished": dict(evaluation.failures),
         **result_tables.evaluation_json(evaluation),
+        **({} if evaluated.probe is None else {"probe": probe_json(evaluated.probe)}),
     }

@@ -12,7 +12,7 @@ from mappa.cli.formats import format_count, format_problem_count, format_share
 from mappa.cli.tables import columns_table
 from mappa.evaluation.heldout import Evaluation
 from mappa.runs.rows import RaisedWarning
-from mappa.store.summary import EvalSummary, SelectionSummary, StratumSummary
+from mappa.store.summary import EvalSummary, FigureSummary, SelectionSummary, StratumSummary
 from mappa_core.records import Interval
 from mappa_core.redaction import clean_line
 
@@ -61,9 +61,14 @@ def gains_table(results: EvalSummary) -> Table:
             table.add_row(f"[bold]{escape(measure)}[/]")
         for name, part in parts.items():
             result = part if measure == results.metric else part.figures[measure]
-            shares = format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
-            table.add_row(Name(name), *shares)
+            table.add_row(Name(name), format_share(result.before), format_share(result.after), format_gain(result))
     return table
+
+
+def format_gain(result: FigureSummary) -> str:
+    """Format a gain with its 95 % interval, in per cent, and the number of tasks where it is not over all of them."""
+    tasks = "" if result.paired is None else f" on {format_count(result.paired, 'task')}"
+    return format_share(result.gain, sign=True) + tasks
 
 
 def selection_sentence(selection: SelectionSummary) -> str:

@@ -22,7 +22,10 @@ from mappa_core.plugins import Registry
 def command(
     arguments: ConfigArguments, resume: Path | None, trust: bool, dry_run: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Train a team of agents on a coach's verdict of every action."""
+    """Train a team of agents on a coach's verdict of every action.
+
+    `mappa eval --probe 8` says beforehand whether there is something to learn.
+    """
     from mappa.cli import progress, run_result
     from mappa.cli.console import Console
     from mappa.session.trust import add_own_plugin

@@ -16,6 +16,7 @@ from mappa.rollout.resume import ResumedIteration
 from mappa.rollout.team import Job, Recorder
 from mappa.rollout.tool_failures import guard_tool_failures, is_tool_failure
 from mappa.session import EvalPart, Session
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
@@ -28,8 +29,9 @@ class Evaluation:
     `values` holds the workflow's metric. A trajectory that the team did not finish (a prompt that does not fit, a
     workflow that raised) counts 0, as an unsolved problem; one that was lost to a tool failure, or not played, is NaN
     and left out. `failures` counts both by kind. `answers` holds the final answers, None if not comparable. `figures`
-    holds the workflow's further metrics like `values`, NaN also if a metric is undefined for the problem. `clusters`
-    groups dependent problems (by data set); None: every problem is its own cluster.
+    holds the workflow's further metrics like `values`, NaN also if a metric is undefined for the problem; beside the
+    figure `parsed` also the metric among the answers that were parsed, NaN for the others. `clusters` groups dependent
+    problems (by data set); None: every problem is its own cluster.
     """
 
     iteration: int
@@ -153,13 +155,17 @@ class Evaluation:
     def pass_at(self, k: int) -> float:
         """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021). Raises
         ValueError if no problem has k samples."""
+        return self._mean_at(k, self._pass_chance(k))
 
-        def chance(row: int, samples: Int64) -> float:
-            # A graded share counts as right if it is more right than wrong.
-            right = int((self.values[row, samples] > 0.5).sum())
-            return pass_at_k(len(samples), right, k)
+    def pass_interval(self, k: int) -> Interval | None:
+        """Return pass@k with its 95 % interval by cluster; None if no problem has k samples."""
+        chances = self._chances_at(k, self._pass_chance(k))
+        rows = np.isin(np.arange(len(self.problems)), list(chances))
+        return share_interval([*chances.values()], self._clusters_of(rows)) if chances else None
 
-        return self._mean_at(k, chance)
+    def _pass_chance(self, k: int) -> Callable[[int, Int64], float]:
+        # A graded share counts as right if it is more right than wrong.
+        return lambda row, samples: pass_at_k(len(samples), int((self.values[row, samples] > 0.5).sum()), k)
 
     def avg_at(self, k: int) -> float:
         """Return avg@k: the mean of k samples over the problems that have as many, estimated from all their samples.
@@ -180,12 +186,16 @@ class Evaluation:
 
     def _mean_at(self, k: int, chance: Callable[[int, Int64], float]) -> float:
         """Return the mean of `chance(problem, samples with a value)` over the problems with at least k such samples."""
-        samples_of = [np.flatnonzero(np.isfinite(values)) for values in self.values]
-        chances = [chance(row, samples) for row, samples in enumerate(samples_of) if len(samples) >= k]
+        chances = self._chances_at(k, chance)
         if not chances:
-            most = max(map(len, samples_of), default=0)
+            most = int(np.isfinite(self.values).sum(axis=1).max(initial=0))
             raise ValueError(f"@{k} needs at least {k} samples of a problem, and none has more than {most}")
-        return float(np.mean(chances))
+        return float(np.mean([*chances.values()]))
+
+    def _chances_at(self, k: int, chance: Callable[[int, Int64], float]) -> dict[int, float]:
+        """Return `chance(problem, samples with a value)` by problem with at least k such samples, in order."""
+        samples_of = [np.flatnonzero(np.isfinite(values)) for values in self.values]
+        return {row: chance(row, samples) for row, samples in enumerate(samples_of) if len(samples) >= k}
 
 
 async def evaluate(
@@ -199,10 +209,10 @@ async def evaluate(
     max_lost: float,
     part: EvalPart = "all",
     on_trajectory: Callable[[Trajectory], None] | None = None,
-) -> Evaluation:
-    """Play every task `eval.samples` times with the current weights. Trajectories that a resumed run completed are
-    reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more than the share `max_lost` of the
-    trajectories, or all of them."""
+) -> tuple[Evaluation, tuple[Trajectory, ...]]:
+    """Play every task `eval.samples` times with the current weights; return the results and the trajectories. Those
+    that a resumed run completed are reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more
+    than the share `max_lost` of the trajectories, or all of them."""
     collector = RolloutCollector(
         session.team_for("eval"),
         recorder=recorder,
@@ -220,7 +230,7 @@ async def evaluate(
     guard_tool_failures(trajectories, f"the evaluation after {iteration} iterations", max_share=max_lost)
     workflow = session.workflow
     evaluation = build_evaluation(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
-    return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation))
+    return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation)), trajectories
 
 
 def build_evaluation(
@@ -246,14 +256,15 @@ def build_evaluation(
     # Problems may have different numbers of samples, as of imported logs: rows are filled up.
     width = max(map(len, rows))
     is_finished = [[trajectory.error is None for trajectory in row] for row in rows]
+    values = _values(rows, metric)
     return Evaluation(
         iteration=iteration,
         metric=metric,
         problems=tuple(task.id for task in tasks),
         strata=tuple(task.stratum for task in tasks),
-        values=_values(rows, metric),
+        values=values,
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
-        figures={name: _values(rows, name) for name in figures},
+        figures=_figures(rows, metric, values, figures),
         clusters=_clusters(tasks),
         finished=np.array([row + [False] * (width - len(row)) for row in is_finished]),
     )
@@ -271,6 +282,21 @@ def _answers(
         return None
     width = evaluation.values.shape[1]
     return tuple((*row, *[None] * (width - len(row))) for row in answers.values())
+
+
+def _figures(
+    samples: Sequence[Sequence[Trajectory]], metric: str, values: Float64, names: Sequence[str]
+) -> dict[str, Float64]:
+    """The figures `names`, and the `metric` among the parsed answers where `parsed` is one of them."""
+    figures: dict[str, Float64] = {}
+    for name in names:
+        # Derived and never recorded with a trajectory; a stored evaluation names it.
+        if name == among_parsed(metric):
+            continue
+        figures[name] = _values(samples, name)
+        if name == PARSED:
+            figures[among_parsed(metric)] = np.where(figures[PARSED] > 0.5, values, np.nan)
+    return figures
 
 
 def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:
@@ -297,5 +323,10 @@ def _clusters(tasks: Sequence[Task]) -> tuple[str, ...] | None:
     """Return the clusters of the tasks; a task without one is its own cluster. None if no task has one."""
     if all(task.cluster is None for task in tasks):
         return None
+    return tuple(map(task_cluster, tasks))
+
+
+def task_cluster(task: Task) -> str:
+    """Return the cluster of a task, or the task itself if it has none."""
     # With a word in front: a task may have the name of a cluster.
-    return tuple(f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}" for task in tasks)
+    return f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mappa.config.compose import ComposedConfig
 from mappa.evaluation.heldout import Evaluation, evaluate
+from mappa.evaluation.probe import Probe, probe_session
 from mappa.rollout.resume import ResumedIteration
 from mappa.session import attach_coaches, open_session, record_session_events
 from mappa.store.checkpoint import POLICIES, Checkpoint
@@ -19,11 +20,13 @@ from mappa_core.records import Role, Sandbox, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneEvaluation:
-    """An evaluation, the run folder with its trajectories, and the roles of the agents."""
+    """An evaluation, the run folder with its trajectories, the roles of the agents, and what a probe found, if asked
+    for."""
 
     folder: Path
     evaluation: Evaluation
     roles: Mapping[str, Role]
+    probe: Probe | None = None
 
 
 async def evaluate_standalone(
@@ -31,6 +34,7 @@ async def evaluate_standalone(
     registry: Registry,
     *,
     purpose: str = "eval",
+    probing: bool = False,
     checkpoint: Checkpoint | None = None,
     on_trajectory: Callable[[Trajectory], None] | None = None,
     on_start: Callable[[int], None] | None = None,
@@ -39,7 +43,7 @@ async def evaluate_standalone(
 ) -> StandaloneEvaluation:
     """Play and grade the tasks of `eval.split` with the weights of `checkpoint` (None: the start models of the recipe),
     in a run folder of its own, named with the suffix `purpose`. Tasks on which `checkpoint.best` selects the best
-    checkpoint are left out, as in the run.
+    checkpoint are left out, as in the run. With `probing` it is also measured what can be learned from them.
 
     Before the first trajectory `on_start` is called with the number of trajectories, `on_providers` with all providers
     that data will be sent to, and `on_sandboxes` with the sandboxes of the tools. Raises GuardStop if every trajectory
@@ -71,7 +75,7 @@ async def evaluate_standalone(
         )
         with folder, attach_coaches(folder, session):
             record_session_events(session, folder.store)
-            evaluation = await evaluate(
+            evaluation, trajectories = await evaluate(
                 session,
                 recorder=folder.store,
                 archive=folder.files,
@@ -83,4 +87,9 @@ async def evaluate_standalone(
                 on_trajectory=on_trajectory,
             )
             folder.store.record_event("evaluation", **evaluation.to_event())
-        return StandaloneEvaluation(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
+        return StandaloneEvaluation(
+            folder=folder.path,
+            evaluation=evaluation,
+            roles=session.workflow.agents,
+            probe=probe_session(session, evaluation, trajectories) if probing else None,
+        )

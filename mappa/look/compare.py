@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +18,7 @@ import numpy as np
 from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.arrays import Bool, Float64
 from mappa.look.run_results import RunResult, differing_settings
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core import ConfigError
 from mappa_core.records import Interval
 
@@ -39,13 +40,16 @@ PairFinding = Literal["better", "worse", "no significant difference", "cannot be
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """A setting: its runs, one per seed, and their `mean` with its 95 % interval. The mean leaves out the `lost`
-    problems; it is None if every problem was lost in some run."""
+    problems; it is None if every problem was lost in some run. `parsing` holds, by figure, the mean share of answers
+    that could be read, and of the right ones among these, over the problems whose answer was read in every run; it is
+    empty if the workflow does not say so, or if another figure is compared."""
 
     name: str
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     mean: Interval | None
     lost: int
+    parsing: Mapping[str, Interval | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +158,13 @@ def compare_arms(
     values = {name: _means_by_problem(group, measure) for name, group in groups.items()}
     first = results[0].evaluation
     pairs = [_compare_pair(*pair, values, first.clusters, level) for pair in _pair_names(list(groups), against)]
+    parsing = _parsing_figures(results) if measure in (None, first.metric) else ()
     return Comparison(
         measure=measure or first.metric,
         problems=len(first.problems),
         clusters=first.cluster_count,
         samples=results[0].samples,
-        arms=tuple(_build_arm(name, group, values[name], first.clusters) for name, group in groups.items()),
+        arms=tuple(_build_arm(name, group, values[name], parsing) for name, group in groups.items()),
         pairs=_adjust_p_values(pairs),
         level=level,
         pooled=_pooled_settings(groups),
@@ -198,15 +203,28 @@ def _means_by_problem(group: Sequence[RunResult], measure: str | None) -> Float6
     )
 
 
-def _build_arm(name: str, group: Sequence[RunResult], values: Float64, clusters: tuple[str, ...] | None) -> Arm:
-    known = _complete_problems(values)
+def _parsing_figures(results: Sequence[RunResult]) -> tuple[str, ...]:
+    """The figures that tell format from skill, if all results have them."""
+    figures = PARSED, among_parsed(results[0].evaluation.metric)
+    return figures if all(PARSED in result.evaluation.figures for result in results) else ()
+
+
+def _build_arm(name: str, group: Sequence[RunResult], values: Float64, parsing: Sequence[str]) -> Arm:
+    clusters = group[0].evaluation.clusters
     return Arm(
         name=name,
         runs=tuple(result.name for result in group),
         seeds=tuple(result.seed for result in group),
-        mean=mean_over_seeds(values[:, known], _select_clusters(clusters, known)) if known.any() else None,
-        lost=int((~known).sum()),
+        mean=_mean_of_complete(values, clusters),
+        lost=int((~_complete_problems(values)).sum()),
+        parsing={figure: _mean_of_complete(_means_by_problem(group, figure), clusters) for figure in parsing},
     )
+
+
+def _mean_of_complete(values: Float64, clusters: tuple[str, ...] | None) -> Interval | None:
+    """The mean over the problems that have a value in every run; None if there is none."""
+    known = _complete_problems(values)
+    return mean_over_seeds(values[:, known], _select_clusters(clusters, known)) if known.any() else None
 
 
 def _pair_names(names: Sequence[str], against: str | None) -> list[tuple[str, str]]:

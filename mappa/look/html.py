@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mappa.cli.formats import format_or_dash, format_percent, format_problem_count, format_share
+from mappa.cli.result_tables import format_gain
 from mappa.look.cli.verdict_tables import format_estimate
 from mappa.look.compare import Comparison, format_p, setting_notes
 from mappa.look.counted_verdicts import LOW_SCORE
@@ -37,7 +38,7 @@ def gains_html(results: EvalSummary) -> str:
 
 
 def _gain_cells(result: FigureSummary) -> tuple[str, str, str]:
-    return format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
+    return format_share(result.before), format_share(result.after), format_gain(result)
 
 
 def agents_html(agents: Mapping[str, AgentSummary]) -> str:
@@ -142,7 +143,11 @@ def _examples_html(diagnosis: Diagnosis) -> str:
 def comparison_html(compared: Comparison) -> str:
     """Show the mean of each arm, each pair's difference with what follows from it, and what else differs."""
     problems = format_problem_count(compared.problems, compared.clusters)
-    arms = [(arm.name, ", ".join(map(str, arm.seeds)), format_share(arm.mean)) for arm in compared.arms]
+    arms = [
+        (arm.name, ", ".join(map(str, arm.seeds)), *map(format_share, (arm.mean, *arm.parsing.values())))
+        for arm in compared.arms
+    ]
+    columns = ("arm", "seeds", "mean", *compared.arms[0].parsing)
     pairs = [
         (
             f"{pair.one} - {pair.other}",
@@ -153,7 +158,7 @@ def comparison_html(compared: Comparison) -> str:
         for pair in compared.pairs
     ]
     return (
-        html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", ("arm", "seeds", "mean"), arms)
+        html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", columns, arms)
         + html_table("", ("", "difference", "p, all tests", "finding"), pairs)
         + "".join(f"<div>{html_text(note)}</div>" for note in setting_notes(compared))
     )

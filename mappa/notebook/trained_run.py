@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mappa.cli.formats import format_count, format_problem_count, format_share
+from mappa.cli.result_tables import format_gain
 from mappa.look.counted_verdicts import count_failures, latest_counted, with_counted_verdicts
 from mappa.look.html import summary_html
 from mappa.look.observe import Diagnosis, observe_run
@@ -119,9 +120,9 @@ class TrainedRun:
         state = f"seed {summary.seed}, {summary.status} after {format_count(summary.iterations, 'iteration')}"
         lines = [f"TrainedRun({str(self.folder)!r}): {summary.plugin}/{summary.recipe}, {state}"]
         if (found := summary.eval) is not None:
-            shares = f"{format_share(found.before)} -> {format_share(found.after)}"
             problems = format_problem_count(found.n, found.clusters, found.known)
-            lines.append(f"  held-out {found.metric}: {shares}, gain {format_share(found.gain, sign=True)}, {problems}")
+            lines.append(f"  held-out {found.metric}: {_describe_gain(found)}, {problems}")
+            lines += [f"  held-out {name}: {_describe_gain(figure)}" for name, figure in found.figures.items()]
         lines.append(f"  {self._describe_blame()}")
         return "\n".join(map(clean_line, lines))
 
@@ -140,3 +141,8 @@ class TrainedRun:
             + summary_html(summary)
             + html_table(f"to blame in {format_count(failures, 'failed rollout')}", ("", "rollouts"), blamed)
         )
+
+
+def _describe_gain(figure: FigureSummary) -> str:
+    shares = f"{format_share(figure.before)} -> {format_share(figure.after)}"
+    return f"{shares}, gain {format_gain(figure)}"

@@ -17,14 +17,24 @@ SUMMARY_NAME = "summary.json"
 SUMMARY_SCHEMA = 1
 MAX_SUMMARY_BYTES = 16 << 20
 
+PARSED = "parsed"
+"""The figure by which a workflow says whether a final answer could be read at all."""
+
+
+def among_parsed(metric: str) -> str:
+    """Name the figure that is the metric among the answers that could be read."""
+    return f"{metric}_among_{PARSED}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSummary:
-    """One figure (a share, 0-1) before and after training, and its gain, paired on the same tasks."""
+    """One figure (a share, 0-1) before and after training, and its gain, paired on the same tasks: on as many as
+    `paired` where it is unknown for others before or after, None where it is known for all."""
 
     before: Interval | None = None
     after: Interval | None = None
     gain: Interval | None = None
+    paired: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,11 @@ class EvalSummary(StratumSummary):
     clusters: int | None = None
     strata: Mapping[str, StratumSummary] = field(default_factory=dict)
     selection: SelectionSummary | None = None
+
+    @property
+    def parsing(self) -> Mapping[str, FigureSummary]:
+        """Of the figures those that tell format from skill; empty if the workflow does not say what was parsed."""
+        return {name: self.figures[name] for name in (PARSED, among_parsed(self.metric)) if name in self.figures}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,20 @@ the chosen weights, so that no reported metric was used for the choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import structlog
 
 from mappa.evaluation.heldout import Evaluation, evaluate
+from mappa.evaluation.probe import probe_session
 from mappa.rollout.resume import resume_iteration
 from mappa.session import EvalPart, Session
 from mappa.store.folder import RunFolder
 from mappa.training.listener import Listener
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core.records import Task
+from mappa_core.records import Task, Trajectory
+
+log = structlog.get_logger()
 
 
 class EvaluationSchedule:
@@ -49,12 +54,13 @@ class EvaluationSchedule:
             parts = ("report", "selection") if done == 0 else ("selection",)
         return tuple(part for part in parts if not recorded_only or (part, done) in self._counted)
 
-    async def evaluate(self, part: EvalPart, done: int) -> None:
-        """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""
+    async def evaluate(self, part: EvalPart, done: int, *, probing: bool = False) -> None:
+        """Evaluate a part with the weights after `done` iterations. With `probing` the first evaluation of a run warns
+        if there is nothing to learn. Raises GuardStop if tools lost too many."""
         config, store = self.session.config, self._folder.store
         self._listener.on_phase_start("evaluate", done)
         self._listener.on_rollouts_start("eval", done, len(self._tasks[part]) * config.eval.samples)
-        evaluation = await evaluate(
+        evaluation, trajectories = await evaluate(
             self.session,
             recorder=self._tracking.recorder(store),
             archive=self._folder.files,
@@ -68,8 +74,14 @@ class EvaluationSchedule:
         # A resume evaluates anew what was recorded; trackers got its metrics from the earlier process.
         if (part, done) not in self._counted:
             self._tracking.log(done, evaluation.metrics())
+            if probing and not self._counted:
+                self._warn_of_nothing_to_learn(evaluation, trajectories)
         self._counted.add((part, done))
         evaluations = self.best_evaluations if part == "selection" else self.report_evaluations
         evaluations.append(evaluation)
         store.record_event("evaluation", **evaluation.to_event())
         self._listener.on_evaluation_end(evaluation)
+
+    def _warn_of_nothing_to_learn(self, evaluation: Evaluation, trajectories: Sequence[Trajectory]) -> None:
+        for warning in probe_session(self.session, evaluation, trajectories).warnings():
+            log.warning(f"before training, on held-out tasks: {warning}. `mappa eval --probe 8` asks training tasks")

@@ -16,6 +16,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from mappa.evaluation.probe import count_differing, sibling_rewards
 from mappa.store.iteration_report import HealthWarning
 from mappa_core.config.schema import HealthSection
 from mappa_core.experience import Experience
@@ -141,13 +142,9 @@ def reward_spread(experience: Experience) -> dict[str, dict[str, float]]:
         rows = np.flatnonzero((experience.policy == policy_number) & (experience.weight > 0))
         if not len(rows):
             continue
-        reward, group = experience.reward[rows], experience.group[rows]
-        metrics[policy] = {"reward_std": float(reward.std(dtype=np.float64))}
-        siblings = [reward[group == number] for number in np.unique(group)]
-        # Compared exactly: rewards are computed alike for siblings, so equal verdicts give equal bits.
-        are_equal = [bool((rewards == rewards[0]).all()) for rewards in siblings if len(rewards) > 1]
-        if are_equal:
-            metrics[policy]["equal_groups"] = float(np.mean(are_equal))
+        metrics[policy] = {"reward_std": float(experience.reward[rows].std(dtype=np.float64))}
+        if groups := sibling_rewards(experience, rows):
+            metrics[policy]["equal_groups"] = (len(groups) - count_differing(groups)) / len(groups)
     return metrics
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from mappa.store.iteration_report import CoachFigures, OutcomeFigures, Staleness, VerdictCount
+from mappa.store.summary import PARSED, among_parsed
 from mappa_core.experience import Experience
 from mappa_core.records import Trajectory, Verdict
 
@@ -21,10 +22,11 @@ def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: S
     """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
     outcomes = [trajectory.outcome for trajectory in trajectories if trajectory.error is None]
     # Every finished trajectory has the metric, or it would have failed; further figures may not apply to its task.
-    return OutcomeFigures(
-        accuracy=_mean([outcome[metric] for outcome in outcomes]),
-        figures={name: _mean([outcome[name] for outcome in outcomes if name in outcome]) for name in figures},
-    )
+    means = {name: _mean([outcome[name] for outcome in outcomes if name in outcome]) for name in figures}
+    if PARSED in figures:
+        parsed = (outcome for outcome in outcomes if PARSED in outcome and outcome[PARSED] > 0.5)
+        means[among_parsed(metric)] = _mean([outcome[metric] for outcome in parsed])
+    return OutcomeFigures(accuracy=_mean([outcome[metric] for outcome in outcomes]), figures=means)
 
 
 def measure_strata(

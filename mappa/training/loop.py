@@ -71,7 +71,7 @@ class TrainingLoop:
         # Evaluations before the checkpoint are replayed, as the gain is measured against the first of them. Those that
         # a stop cut off are not made up for: the weights that they were due with are gone.
         for done in range(start + 1):
-            await self._evaluate(done, recorded_only=done < start)
+            await self._evaluate(done, recorded_only=done < start, probing=done == 0)
         await self._keep_best(start)
         try:
             for iteration in range(start, iterations):
@@ -176,10 +176,10 @@ class TrainingLoop:
         self._store.record_event("resumed", iteration=manifest.iteration)
         return manifest.iteration
 
-    async def _evaluate(self, done: int, *, recorded_only: bool = False) -> None:
+    async def _evaluate(self, done: int, *, recorded_only: bool = False, probing: bool = False) -> None:
         for part in self.evaluations.due_parts(done, recorded_only=recorded_only):
             async with self._checkpoint_on_stop(done):
-                await self.evaluations.evaluate(part, done)
+                await self.evaluations.evaluate(part, done, probing=probing)
 
     async def _iterate(self, iteration: int) -> IterationReport:
         session, config = self._session, self._session.config

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mappa.evaluation.heldout import Evaluation
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import VerdictCount
@@ -19,7 +21,6 @@ from mappa.store.summary import (
     ToolSummary,
 )
 from mappa.store.writer import Store
-from mappa_core.records import Interval
 
 
 def build_summary(
@@ -67,12 +68,16 @@ def _results(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
     return {**_intervals(before, after), "n": len(before.problems), "figures": figures}
 
 
-def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Interval | None]:
+def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
     """The fields of a `FigureSummary`."""
+    if after is None:
+        return {"before": before.interval}
+    paired = int((np.isfinite(before.by_problem) & np.isfinite(after.by_problem)).sum())
     return {
         "before": before.interval,
-        "after": after.interval if after else None,
-        "gain": after.gain_over(before) if after else None,
+        "after": after.interval,
+        "gain": after.gain_over(before),
+        "paired": paired if 0 < paired < len(before.problems) else None,
     }
 
 

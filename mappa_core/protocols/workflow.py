@@ -181,7 +181,8 @@ class Workflow(ABC):
     metric: ClassVar[str] = "correct"
     """Outcome key that evaluation reports, a share from 0 to 1."""
     figures: ClassVar[tuple[str, ...]] = ()
-    """Additional outcome keys that are reported, each a share from 0 to 1."""
+    """Additional outcome keys that are reported, each a share from 0 to 1. `parsed` is for whether the final answer
+    could be read at all (1 or 0); with it the metric among parsed answers is reported, too."""
     prompts: Mapping[str, str] = MappingProxyType({})
     """Texts that instruct agents and that `agents.NAME.prompt` replaces, by agent."""
 

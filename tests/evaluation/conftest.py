@@ -11,6 +11,9 @@ from mappa.cli import formats, result_tables
 from mappa.runs import Evaluation
 from mappa.store.summary import EvalSummary, Summary
 from mappa.training.summary import build_summary
+from mappa_core import Trajectory
+from mappa_core.credit.build_experience import ExperienceBuilder
+from mappa_core.experience import Experience
 
 
 @pytest.fixture
@@ -43,3 +46,15 @@ def evaluation_json():
 def format_problem_count():
     """How many problems there are, in words."""
     return formats.format_problem_count
+
+
+@pytest.fixture
+def build_experience() -> Callable[[Sequence[Trajectory]], Experience]:
+    """The experience of a team whose solver is trained on live verdicts, and whose judge is not."""
+    return ExperienceBuilder(
+        reward={"live": 1.0},
+        shapers=(),
+        policies={"solver": "learner", "judge": "fixed"},
+        trained=frozenset({"learner"}),
+        metric="correct",
+    ).build

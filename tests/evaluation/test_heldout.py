@@ -111,6 +111,57 @@ def test_task_without_a_figure_is_excluded_from_its_mean():
     )
 
 
+def answered(*right):
+    """An evaluation of one problem per value: 1 or 0 for an answer that was parsed, None for one that was not."""
+    return evaluated(
+        *(
+            rollout(str(place), {"success": float(value or 0), "parsed": float(value is not None)})
+            for place, value in enumerate(right)
+        ),
+        figures=("parsed",),
+    )
+
+
+def test_format_and_skill_are_told_apart():
+    found = answered(1, 0, None, 1, None)
+    assert found.measures == ("success", "parsed", "success_among_parsed")
+    np.testing.assert_equal(found.figures["success_among_parsed"][:, 0], [1.0, 0.0, np.nan, 1.0, np.nan])
+    assert found.interval.mean == 0.4 and found.with_metric("parsed").interval.mean == 0.6
+    assert found.with_metric("success_among_parsed").interval == share_interval([1.0, 0.0, 1.0])
+
+
+def test_a_trajectory_that_was_not_finished_has_no_parsed_answer_and_a_lost_one_is_missing():
+    found = evaluated(
+        rollout("a", {"success": 0.0, "parsed": 1.0}),
+        rollout("a", {}, sample=1, error=PROMPT),
+        rollout("a", {}, sample=2, error=LOST),
+        figures=("parsed",),
+    )
+    np.testing.assert_equal(found.figures["parsed"], [[1.0, 0.0, np.nan]])
+    np.testing.assert_equal(found.figures["success_among_parsed"], [[0.0, np.nan, np.nan]])
+
+
+def test_the_gain_of_skill_is_paired_on_the_problems_that_were_parsed_before_and_after(summary_of):
+    before, after = answered(0, 1, None, None), answered(1, 1, 1, None)
+    figures = summary_of([before, after]).figures
+    assert figures["parsed"].gain == paired_gain([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
+    assert figures["success_among_parsed"].gain == paired_gain([0.0, 1.0], [1.0, 1.0])
+    assert (figures["parsed"].paired, figures["success_among_parsed"].paired) == (None, 2)
+    nothing = summary_of([answered(None, None), answered(None, 1)]).figures["success_among_parsed"]
+    assert (nothing.before, nothing.gain) == (None, None) and nothing.after.mean == 1.0
+
+
+def test_a_workflow_that_does_not_say_what_was_parsed_has_no_such_figures():
+    assert evaluated(rollout("a", {"success": 1.0, "parsed": 1.0}), figures=()).measures == ("success",)
+
+
+def test_figures_of_a_stored_evaluation_are_derived_again():
+    found = answered(1, None)
+    rollouts = [rollout(str(place), {"success": value, "parsed": value}) for place, value in enumerate((1.0, 0.0))]
+    again = evaluated(*rollouts, figures=tuple(found.figures))
+    np.testing.assert_equal(dict(again.figures), dict(found.figures))
+
+
 def test_a_metric_that_was_not_recorded_is_a_fault_of_the_workflow():
     with pytest.raises(KeyError, match="without recording 'success'"):
         evaluated(rollout("a", {"fair": 1.0}))

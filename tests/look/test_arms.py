@@ -12,7 +12,7 @@ from mappa.look.run_results import RunResult
 from mappa.runs import Evaluation
 
 
-def result(seed, values, **settings):
+def result(seed, values, *, figures=None, **settings):
     problems = tuple(f"p{number}" for number in range(len(values)))
     evaluation = Evaluation(
         iteration=1,
@@ -21,6 +21,7 @@ def result(seed, values, **settings):
         strata=("s",) * len(problems),
         values=np.array(values, dtype=np.float64)[:, None],
         failures={},
+        figures={name: np.array(column, dtype=np.float64)[:, None] for name, column in (figures or {}).items()},
     )
     return RunResult(
         name=f"run{seed}",
@@ -70,3 +71,30 @@ def test_further_differences_between_arms_are_named():
     assert "pooled in one arm: train.iterations of 1, 2" in comparison_html(pooled)
     lacking = compare_arms({"a": [result(0, WRONG)], "b": [result(0, RIGHT, **{"x": "1"})]})
     assert "the arms also differ in: x (not set; 1)" in shown(lacking)
+
+
+def parsed(seed, *right):
+    """A result of a problem per value: 1 or 0 for an answer that was parsed, None for one that was not."""
+    figures = {
+        "parsed": [value is not None for value in right],
+        "correct_among_parsed": [np.nan if value is None else value for value in right],
+    }
+    return result(seed, [value or 0 for value in right], figures=figures)
+
+
+def test_arms_are_shown_with_format_and_skill_apart():
+    groups = {"a": [parsed(0, 1, None, 0, 1), parsed(1, 1, 1, 0, None)], "b": [parsed(0, *[None] * 4)]}
+    compared = compare_arms(groups)
+    one, other = compared.arms
+    assert (one.mean.mean, one.parsing["parsed"].mean) == (0.5, 0.75)
+    # The first and the third problem are the ones that were parsed by both seeds.
+    assert one.parsing["correct_among_parsed"].mean == 0.5
+    assert other.parsing["parsed"].mean == 0.0 and other.parsing["correct_among_parsed"] is None
+    assert "correct_among_parsed" in shown(compared) and "correct_among_parsed" in comparison_html(compared)
+    assert comparison_json(compared)["arms"][0]["parsing"]["parsed"]["mean"] == 0.75
+
+
+def test_nothing_is_shown_of_parsing_where_a_run_does_not_say_it():
+    compared = compare_arms({"a": [parsed(0, 1, None)], "b": [result(0, [1.0, 0.0])]})
+    assert all(arm.parsing == {} for arm in compared.arms) and "parsed" not in shown(compared)
+    assert compare_arms({"a": [parsed(0, 1)], "b": [parsed(0, None)]}, measure="parsed").arms[0].parsing == {}

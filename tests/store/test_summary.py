@@ -36,6 +36,7 @@ FULL = Summary(
         before=Interval(mean=0.125, low=0.0625, high=0.25),
         after=Interval(mean=0.75, low=0.5, high=0.875),
         gain=Interval(mean=0.625, low=0.5, high=0.75),
+        paired=250,
         figures={"fair": FigureSummary(before=Interval(mean=0.5))},
         strata={"sum": StratumSummary(n=128, after=Interval(mean=1.0))},
         selection=SelectionSummary(n=250, iteration=20, value=0.875, evaluations=5),
@@ -72,8 +73,18 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
             "before": {"mean": 0.125, "low": 0.0625, "high": 0.25},
             "after": {"mean": 0.75, "low": 0.5, "high": 0.875},
             "gain": {"mean": 0.625, "low": 0.5, "high": 0.75},
-            "figures": {"fair": {"before": {"mean": 0.5, "low": None, "high": None}, "after": None, "gain": None}},
-            "strata": {"sum": {"n": 128, "before": None, "after": interval, "gain": None, "figures": {}}},
+            "paired": 250,
+            "figures": {
+                "fair": {
+                    "before": {"mean": 0.5, "low": None, "high": None},
+                    "after": None,
+                    "gain": None,
+                    "paired": None,
+                },
+            },
+            "strata": {
+                "sum": {"n": 128, "before": None, "after": interval, "gain": None, "paired": None, "figures": {}},
+            },
             "selection": {"n": 250, "iteration": 20, "value": 0.875, "evaluations": 5},
         },
         "agents": {"solver": {"score": 8.5, "tool_success": None, "turns": 1.0, "length": 32.0}},

@@ -226,6 +226,14 @@ def test_invalid_tasks_of_a_source_are_refused(registry, tmp_path, monkeypatch, 
         start(registry, tmp_path).train()
 
 
+def test_a_run_that_has_nothing_to_amplify_is_warned_of_once(registry, tmp_path, capsys):
+    trained = start(registry, tmp_path, "train.iterations=1").train()
+    said = "before training, on held-out tasks: team: nothing to amplify: 0.0 % of rollouts are right"
+    assert "".join(capsys.readouterr()).count(said) == 1
+    Run.resume(trained.folder, "train.iterations=2", registry=registry).train()
+    assert said not in "".join(capsys.readouterr())
+
+
 def test_held_out_tasks_that_are_trained_on_are_warned_of(registry, tmp_path, monkeypatch, capsys):
     run = start(registry, tmp_path, "train.iterations=1")
     run.check()

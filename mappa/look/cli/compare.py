@@ -121,10 +121,11 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
     for name, label in labels.items():
         if label != name:
             console.print(f"{label}: {name}", highlight=False, markup=False, soft_wrap=True)
-    table = columns_table("arm", "seeds", "mean")
+    table = columns_table("arm", "seeds", "mean", *compared.arms[0].parsing)
     for arm in compared.arms:
         lost = f" ({arm.lost} problems lost)" if arm.lost else ""
-        table.add_row(Name(labels[arm.name]), ", ".join(map(str, arm.seeds)), format_share(arm.mean) + lost)
+        seeds, parsing = ", ".join(map(str, arm.seeds)), map(format_share, arm.parsing.values())
+        table.add_row(Name(labels[arm.name]), seeds, format_share(arm.mean) + lost, *parsing)
     console.print(table)
     if compared.pairs:
         console.print(_differences(compared, labels, wide))

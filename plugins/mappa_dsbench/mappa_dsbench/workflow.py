@@ -31,7 +31,7 @@ class DSBench(Workflow):
 
     agents: Mapping[str, Role] = ROLES
     metric: ClassVar[str] = "success"
-    figures: ClassVar[tuple[str, ...]] = ("fair_dummy", "fair_paper")
+    figures: ClassVar[tuple[str, ...]] = ("fair_dummy", "fair_paper", "parsed")
 
     def __init__(self, options: TeamOptions) -> None:
         self._options = options

@@ -242,8 +242,18 @@ async def test_a_file_is_graded_by_its_ids(pens: Made, tmp_path: Path) -> None:
     pens.answers.sample(frac=1, random_state=0).to_csv(file, index=False)
     assert (await team.grade_file(file, pens.task))["raw"] == 1.0
     assert (await team.grade_file(None, pens.task)) == {
-        "success": 0.0, "fair_dummy": 0.0, "fair_paper": 0.0, "rejected_no_file": 1.0,
+        "success": 0.0, "parsed": 0.0, "fair_dummy": 0.0, "fair_paper": 0.0, "rejected_no_file": 1.0,
     }  # fmt: skip
+
+
+async def test_a_table_that_is_not_accepted_is_parsed_all_the_same(pens: Made, tmp_path: Path) -> None:
+    team, file = DSBench(TeamOptions()), tmp_path / "submission.csv"
+    pens.answers.iloc[1:].to_csv(file, index=False)
+    refused = await team.grade_file(file, pens.task)
+    assert (refused["success"], refused["parsed"], refused["rejected_row_count"]) == (0.0, 1.0, 1.0)
+    file.write_bytes(b"a table\0")
+    unreadable = await team.grade_file(file, pens.task)
+    assert (unreadable["parsed"], unreadable["rejected_unreadable"]) == (0.0, 1.0)
 
 
 class Listening(Coach):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from mappa_core import ConfigError, Message, Role, Scene, Stage, Step, Task, TaskError, ToolResult, Workflow
 from mappa_core.sandbox import PYTHON, SMALLEST_LIMIT
@@ -65,6 +65,8 @@ class MathChat(Workflow):
         ),
     }
 
+    figures: ClassVar[tuple[str, ...]] = ("parsed",)
+
     def __init__(self, options: MathChatOptions) -> None:
         self._options = options
         self._turns = {SOLVER: 1, CODER: options.coder_turns, VERIFIER: 1}
@@ -92,7 +94,9 @@ class MathChat(Workflow):
         earlier: list[Contribution] = []
         for agent, turns in self._turns.items():
             earlier += await self._run_agent(stage, agent, turns, earlier)
-        stage.record(correct=await stage.grade(earlier[-1].text))
+        text = earlier[-1].text
+        parsed = extract_final_answer(text) is not None
+        stage.record(correct=await stage.grade(text), parsed=float(parsed))
 
     async def _run_agent(
         self, stage: Stage, agent: str, turns: int, earlier: Sequence[Contribution]

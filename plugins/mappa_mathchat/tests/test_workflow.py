@@ -80,7 +80,19 @@ async def test_solver_plans_coder_runs_verifier_answers() -> None:
     assert [(step.agent, step.turn) for step in trajectory.steps] == [(SOLVER, 0), (CODER, 0), (VERIFIER, 0)]
     assert [step.tools for step in trajectory.steps] == [(), ("python",), ()]
     assert trajectory.steps[1].results[0].stdout == "29\n"
-    assert trajectory.outcome == {"correct": 1.0}
+    assert trajectory.outcome == {"correct": 1.0, "parsed": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("final", "outcome"),
+    [
+        (r"\boxed{30}", {"correct": 0.0, "parsed": 1.0}),
+        ("It is 29.", {"correct": 0.0, "parsed": 0.0}),
+        (r"It is \boxed{29", {"correct": 0.0, "parsed": 0.0}),  # cut off
+    ],
+)
+async def test_an_answer_without_a_box_is_wrong_and_not_parsed(final: str, outcome: Mapping[str, float]) -> None:
+    assert (await played([PLAN, GOOD, final])).outcome == outcome
 
 
 @pytest.mark.parametrize("first", [BROKEN, SILENT, "```python\nprint(1)"])
@@ -276,7 +288,7 @@ class ThinkingStage:
 async def test_think_text_is_not_passed_on() -> None:
     stage = ThinkingStage()
     await MathChat(MathChatOptions()).run(stage)  # type: ignore[arg-type]
-    assert stage.outcome == {"correct": 1.0}
+    assert stage.outcome == {"correct": 1.0, "parsed": 0.0}
     assert any(f"{SOLVER} said" in text for text in stage.seen)
     assert not any("secret" in text for text in stage.seen)
 

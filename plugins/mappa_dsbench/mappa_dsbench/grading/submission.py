@@ -40,6 +40,9 @@ RejectionReason = Literal[
 training table. `range`: a number that the metric does not allow. `metric_error`: the metric is not finite.
 """
 
+UNREADABLE: tuple[RejectionReason, ...] = ("no_file", "irregular", "too_large", "unreadable")
+"""Reasons for which there is no table to check."""
+
 MAX_SUBMISSION_BYTES = 256 << 20
 """Size limit of a submission: twice the largest published one."""
 
