@@ -1,10 +1,10 @@
 """Is a coach's preference told from merit, and from the errors that it repeats? Simulated coaches that are known.
 
-An agent acts several times from each prompt. Its action is right or wrong; a fair coach gives `2 + 5 x right` points,
+An agent acts several times from each prompt. Its action is right or wrong; a fair coach gives `2.5 + 4 x right` points,
 with an `error` that it repeats whenever it judges the same action (as any rule does, and a model at temperature 0), and
 with `noise` that is new in every judgement. A biased coach gives 1.5 points more where it likes what it sees: one of
-two plans, an action of twice the length, or an agent's name. What it likes is right less often (by 2.5 points of the
-fair coach), as often, or more often, so that merit goes with the stratum. *Blind judgement* is the same coach without
+two plans, an action of twice the length, or an agent's name. What it likes is right less often (by 2 points of the fair
+coach), as often, or more often, so that merit goes with the stratum. *Blind judgement* is the same coach without
 the preference; half of the variance of its error is that of its first judgement. *A second coach* errs as much, by
 itself. *Siblings* have neither. The figures are what `bias_corrected` takes off of a gap in the end (points), in how
 many runs it raised an alarm of each kind, and in how many it said itself that it cannot tell.
@@ -13,7 +13,7 @@ Required: in every cell of a fair coach at most 5 % of runs with an alarm of eac
 on average; in every cell of a biased one at least 1.2 points taken off, or it said that it cannot tell.
 
 `--form second` plays another simulation, on which nothing was tuned: see `second_form.py`. `--quick` plays the corners
-of the grid in few and short runs.
+of the grid, in few and short runs unless told otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from mappa_calibration.options import BiasOptions
 from mappa_core import Use
 
 ITERATIONS, TASKS, SIBLINGS = 200, 16, 4
-BASE, MERIT, BONUS = 2.0, 5.0, 1.5
+BASE, MERIT, BONUS = 2.5, 4.0, 1.5
+"""Far enough from the ends of the scale for the bonus to be given nearly whole: nobody gets more than 10 points."""
 SPREADS = (0.0, 0.5, 1.0, 1.5)
 """Standard deviations of the error that is repeated, and of the noise that is not, in points."""
 JUDGED_TWICE = 0.25
@@ -165,19 +166,25 @@ def show(found: Sequence[Result]) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--runs", default=40, show_default=True, type=click.IntRange(min=1), help="Runs of each case.")
-@click.option("--iterations", default=ITERATIONS, show_default=True, type=click.IntRange(min=1), help="Of each run.")
-@click.option("--quick", is_flag=True, help="Only errors and noise of 0 and 1.5, 4 runs of 60 iterations.")
+@click.option("--runs", type=click.IntRange(min=1), help="Runs of each case.  [default: 40; quick: 4]")
+@click.option("--iterations", type=click.IntRange(min=1), help="Of each run.  [default: 200; quick: 60]")
+@click.option("--quick", is_flag=True, help="Only errors and noise of 0 and 1.5.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Draws the runs.")
 @click.option("--form", default="first", show_default=True, type=click.Choice(list(FORMS)), help="What is simulated.")
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Only this way; repeatable.")
 @click.option("--fair", is_flag=True, help="Only coaches without a preference.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures.")
 def main(
-    runs: int, iterations: int, quick: bool, seed: int, form: str, ways: tuple[str, ...], fair: bool, out: Path | None
+    runs: int | None,
+    iterations: int | None,
+    quick: bool,
+    seed: int,
+    form: str,
+    ways: tuple[str, ...],
+    fair: bool,
+    out: Path | None,
 ) -> None:
-    if quick:
-        runs, iterations = 4, 60
+    runs, iterations = runs or (4 if quick else 40), iterations or (60 if quick else ITERATIONS)
     spreads = (SPREADS[0], SPREADS[-1]) if quick else SPREADS
     chosen = [case for case in cases(spreads) if case.way in (ways or WAYS) and not (fair and case.bonus)]
     found = [simulate(case, runs, seed, iterations=iterations, form=form) for case in chosen]
