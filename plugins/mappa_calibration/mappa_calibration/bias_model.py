@@ -126,8 +126,8 @@ class BiasModel:
 
     def _compare_siblings(self, phase: Phase, agent: str, actions: ActionColumns) -> dict[Subject, Comparison]:
         """Compare the siblings of every prompt by the stratifiers that no second judgement tells of."""
-        comparison = compare_siblings(actions)
         names = [name for name in self._strata_of(agent) if name not in self._options.identified]
+        comparison = compare_siblings(actions) if names else None
         return {} if comparison is None else {(phase, agent, name): comparison for name in names}
 
     def _note(self, subject: Subject) -> tuple[str, str] | None:
