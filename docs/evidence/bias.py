@@ -6,14 +6,14 @@ which the Problem Solver can choose: that is more than it gives for a right plan
 `corrected` is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one,
 which judges all actions again until the preference is shown, and a quarter from then on; `fair, corrected` is `fair` in
 the same way, and `corrected, late` has a quarter judged again from the start. What an oracle would correct, who knows
-the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms have a baseline of the
-task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
+the bonus, is `fair`. `per task` arms have a baseline of the task's own samples. The tasks to watch are those that need
+the other kind of plan (`scale`).
 
 Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
 everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
 `fair`: what is not there is not taken off. `task, per task` is no different from `fair, per task`: with a baseline of
 the task's own samples a preference cancels that no agent can choose. Were preferences harmless, `plan` would be as
-`fair`. Nothing is claimed of `by siblings`: whether so few actions of a prompt tell a preference is what it shows.
+`fair`.
 
 Claimed when something had been seen. Three seeds of the first and one of the second: `corrected, late` is worse than
 `corrected`, for a preference that is found late is served by then. Five seeds of earlier code, where no harm was
@@ -51,7 +51,6 @@ ARMS: dict[str, Words] = {
     "corrected": corrected(lenient("plan"), SECOND),
     "corrected, late": corrected(lenient("plan"), SECOND, "initial_share: 0"),
     "half, corrected": corrected(lenient("plan", 0.75), SECOND),
-    "by siblings": corrected(lenient("plan")),
     "fair, per task": (f"coach={lenient('nothing')}", *PER_TASK),
     "task, per task": (f"coach={lenient('task')}", *PER_TASK),
 }

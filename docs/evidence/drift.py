@@ -161,7 +161,7 @@ def played(
     names = [f"{epoch if case.fresh else 0}/{number}" for number in range(len(STRATA))]
     cluster = np.array([task_cluster(name) for name in names])[task]
     found: dict[Subject, Comparison] = {}
-    unknown, zero = np.full(len(task), np.nan), np.zeros(len(task))
+    unknown = np.full(len(task), np.nan)
     for number, agent in enumerate(agents):
         gap = case.gap(epoch) if number < case.with_gap else 0.0
         noise = rng.normal(0, 1, len(task)) * np.where(favoured, *case.noise)
@@ -170,7 +170,6 @@ def played(
             agent=np.full(len(task), agent, dtype=object),
             points=unknown,
             reference=unknown,
-            outcome=unknown,
             prompt=task,
             cluster=cluster,
             tokens=unknown,
@@ -179,9 +178,7 @@ def played(
         found["live", agent, "task"] = Comparison(
             actions=actions,
             excess=np.round(excess) if case.whole else excess,
-            outcome=zero,
-            merit=zero,
-            group=zero.astype(np.int64),
+            group=np.zeros(len(task), dtype=np.int64),
         )
     return found
 

@@ -26,7 +26,7 @@ class Gap:
     stratifier: str
     stratum: str
     against: str
-    basis: str = "at equal outcome"
+    basis: str = "beyond merit"
     actions: tuple[int, int]
     points: Interval | None = None
     growth: Interval | None = None

@@ -9,8 +9,8 @@ import stored
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs" / "evidence" / "results").glob("*.json"))
-WITHOUT_COMMIT = {"preferences", "unseen_blame"}
-"""Of simulations, which name their seed, and of rules, which have a hash of their own."""
+WITHOUT_COMMIT = {"unseen_blame"}
+"""Of rules, which have a hash of their own."""
 
 
 def git(*words):

@@ -80,7 +80,7 @@ def started(trained, monkeypatch):
         (failing_coach, 7, 5),
         pytest.param(noisy_coach, 6, 3, marks=pytest.mark.soak),
         pytest.param(reference_bugs, 4, 3, marks=pytest.mark.soak),
-        pytest.param(bias, 11, 6, marks=pytest.mark.soak),
+        pytest.param(bias, 10, 6, marks=pytest.mark.soak),
         pytest.param(hindsight, 3, 2, marks=pytest.mark.soak),
         pytest.param(distill, 4, 2, marks=pytest.mark.soak),
         pytest.param(sharing, 3, 2, marks=pytest.mark.soak),

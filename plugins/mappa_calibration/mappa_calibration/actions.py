@@ -38,7 +38,6 @@ class ActionColumns:
     agent: NDArray[np.object_]  # (n,)
     points: Float64  # (n,) before any correction
     reference: Float64  # (n,) a second judgement of the same action, NaN without one
-    outcome: Float64  # (n,) of the trajectory, NaN if unknown
     prompt: Int64  # (n,)
     cluster: Int64  # (n,)
     tokens: Float64  # (n,) sampled, NaN if the provider does not report them
@@ -47,7 +46,7 @@ class ActionColumns:
 
     def select(self, mask: Bool) -> ActionColumns:
         """Return the actions of a `mask` (n,)."""
-        names = ("agent", "points", "reference", "outcome", "prompt", "cluster", "tokens")
+        names = ("agent", "points", "reference", "prompt", "cluster", "tokens")
         strata = {name: column[mask] for name, column in self.strata.items()}
         unscored = None if self.unscored is None else self.unscored[mask]
         return replace(self, **{name: getattr(self, name)[mask] for name in names}, strata=strata, unscored=unscored)
@@ -57,24 +56,18 @@ class ActionColumns:
         return self.agent if stratifier == AGENT else self.strata[stratifier]
 
 
-def collect_actions(
-    trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
-) -> dict[Phase, ActionColumns]:
+def collect_actions(trajectories: Sequence[Trajectory], *, strata: Sequence[str]) -> dict[Phase, ActionColumns]:
     """Collect the scored actions by phase of their verdicts. Of several verdicts of one phase the last one counts, as
-    in the reward. `metric` names the outcome. Raises ConfigError if no outcome is called so, or actions are scored and
-    none has one of the stratifiers `strata`."""
-    names = {name for trajectory in trajectories for name in trajectory.outcome}
-    if names and metric not in names:
-        raise ConfigError(f"metric: no trajectory has the outcome {metric!r}; there is {', '.join(sorted(names))}")
+    in the reward. Raises ConfigError if actions are scored and none has one of the stratifiers `strata`."""
     there = {AGENT, LENGTH, *(name for trajectory in trajectories for step in trajectory.steps for name in step.strata)}
-    every = {phase: _collect(trajectories, phase, strata, metric) for phase in get_args(Phase)}
+    every = {phase: _collect(trajectories, phase, strata) for phase in get_args(Phase)}
     found = {phase: columns for phase, columns in every.items() if len(columns.points)}
     if found and (unknown := sorted(set(strata) - there)):
         raise ConfigError(f"strata: no action has the stratifier {unknown[0]!r}; there is {', '.join(sorted(there))}")
     return found
 
 
-def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[str], metric: str) -> ActionColumns:
+def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[str]) -> ActionColumns:
     rows: list[tuple[Step, float, Verdict | None, Trajectory]] = []
     for trajectory in trajectories:
         last = {verdict.step: verdict for verdict in trajectory.verdicts if verdict.phase == phase}
@@ -91,7 +84,6 @@ def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[
         agent=np.array([step.agent for step, *_ in rows], dtype=object),
         points=np.array([raw for _, raw, _, _ in rows]),
         reference=np.array([_score(again) for _, _, again, _ in rows]),
-        outcome=np.array([trajectory.outcome.get(metric, math.nan) for *_, trajectory in rows]),
         prompt=np.array(
             [prompts.setdefault(_prompt(step, trajectory), len(prompts)) for step, *_, trajectory in rows], dtype=int
         ),

@@ -8,56 +8,52 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mappa_calibration.actions import AGENT, LENGTH, ActionColumns
-from mappa_calibration.comparison import (
-    DOUBLING,
-    Comparison,
-    Price,
-    compare_references,
-    compare_siblings,
-    find_siblings,
-)
+from mappa_calibration.comparison import DOUBLING, Comparison, compare_references, compare_siblings
 from mappa_calibration.drift import DriftMonitor, Subject
 from mappa_calibration.offsets import OffsetModel
 from mappa_calibration.options import BiasOptions
-from mappa_core.coach import DriftReport, Phase
+from mappa_core.coach import Alarm, DriftReport, Phase
 
 EVERYONE = "everyone"
 """In place of an agent, where agents are compared with each other."""
 BASIS = {
     "blind": "beyond its own blind judgement",
     "second": "beyond the second coach",
-    "siblings": "beyond what siblings of a prompt achieve",
+    "siblings": "among siblings of a prompt",
 }
 Z_SHOWN, Z_POWER = 3.2, 0.84
 """Standard errors at which a gap is shown, about, and beyond which it is found in 80 % of runs."""
 PATIENCE = 10
-"""Iterations without an estimate after which that is said."""
+"""Iterations in which a stratum is looked at before its preference counts as decided, seen or not."""
 
 
-OffsetKey = tuple[Phase, str, str]  # phase, agent, method
+AgentKey = tuple[Phase, str]
 
 
 class BiasModel:
-    """Learns once an iteration from the scored actions of all phases. `bias` is 0 until a preference is shown."""
+    """Learns once an iteration from the scored actions of all phases. `bias` is 0 until second judgements have shown a
+    preference. What siblings of a prompt show is only said, since it may be merit."""
 
     def __init__(self, options: BiasOptions) -> None:
         self._options = options
         self._monitor = DriftMonitor(options.alarms)
-        self._prices: dict[tuple[Phase, str], Price] = {}
-        self._offsets: dict[OffsetKey, OffsetModel] = {}
-        self._fitted: dict[OffsetKey, Mapping[tuple[str, str], float]] = {}
+        self._siblings = DriftMonitor(options.alarms)
+        self._offsets: dict[AgentKey, OffsetModel] = {}
+        self._fitted: dict[AgentKey, Mapping[tuple[str, str], float]] = {}
         self._said: set[str] = set()
         self._iterations = 0
-        self._unscored: dict[tuple[Phase, str], str] = {}  # Of this iteration: why second judgements have no score.
+        self._unscored: dict[AgentKey, str] = {}  # Of this iteration: why second judgements have no score.
 
     def learn(self, columns: Mapping[Phase, ActionColumns], iteration: int) -> DriftReport:
         """Update the model with the actions of one iteration, and report gaps, alarms and what nothing identifies."""
         found: dict[Subject, Comparison] = {}
+        siblings: dict[Subject, Comparison] = {}
         self._iterations += 1
         self._unscored.clear()
         for phase, actions in columns.items():
             for agent, own in self._split(actions):
                 found |= self._compare(phase, agent, own)
+                siblings |= self._compare_siblings(phase, agent, own)
         options = self._options
         basis = {stratifier: BASIS[options.method(stratifier)] for stratifier in options.strata}
         report = self._monitor.observe(found, iteration, basis)
@@ -70,7 +66,9 @@ class BiasModel:
         ]
         notes = [note for subject in subjects if (note := self._note(subject)) and note[0] not in self._said]
         self._said.update(key for key, _ in notes)
-        return DriftReport.merge([report, DriftReport(notes=tuple(text for _, text in notes))])
+        shown = self._siblings.observe(siblings, iteration, basis).alarms
+        differences = [_describe_difference(alarm) for alarm in shown if alarm.kind == "level"]
+        return DriftReport.merge([report, DriftReport(notes=(*(text for _, text in notes), *differences))])
 
     def bias(self, phase: Phase, agent: str, strata: Mapping[str, str], tokens: float) -> float:
         """Points by which a score is too high: what is shown of its preferences, clipped to `max_points`. `tokens` are
@@ -80,7 +78,7 @@ class BiasModel:
             (EVERYONE, AGENT),
             *((agent, stratifier) for stratifier in self._options.strata if stratifier != AGENT),
         ):
-            key = (phase, subject, self._options.method(name))
+            key = (phase, subject)
             fit = self._fitted.get(key)
             if fit is None or not self._monitor.is_shown((phase, subject, name)):
                 continue
@@ -95,11 +93,9 @@ class BiasModel:
     def is_undecided(self, phase: Phase, agent: str) -> bool:
         """Whether a preference that second judgements identify, and that actions of `agent` tell of, is neither shown
         nor excluded yet, and may be soon."""
-        options = self._options
         return any(
             self._monitor.is_undecided((phase, EVERYONE if name == AGENT else agent, name), PATIENCE)
-            for name in options.strata
-            if options.method(name) != "siblings"
+            for name in self._options.identified
         )
 
     def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
@@ -115,33 +111,24 @@ class BiasModel:
         return [stratifier for stratifier in self._options.strata if (stratifier == AGENT) == (agent == EVERYONE)]
 
     def _compare(self, phase: Phase, agent: str, actions: ActionColumns) -> dict[Subject, Comparison]:
-        """Compare the actions of an agent by what identifies its stratifiers, and update their offsets."""
-        found: dict[Subject, Comparison] = {}
-        strata = self._strata_of(agent)
-        for method in sorted({self._options.method(stratifier) for stratifier in strata}):
-            names = [stratifier for stratifier in strata if self._options.method(stratifier) == method]
-            if method == "siblings":
-                comparison = self._compare_siblings(phase, agent, actions, names)
-            else:
-                comparison = compare_references(actions)
-                if comparison is None and (why := _common_reason(actions)) is not None:
-                    self._unscored[phase, agent] = why
-            if comparison is not None:
-                key = (phase, agent, method)
-                found |= {(phase, agent, name): comparison for name in names}
-                model = self._offsets.get(key, OffsetModel())
-                self._offsets[key] = model.with_comparison(comparison, names, self._options.decay)
-        return found
+        """Compare the actions of an agent with their second judgements, and update its offsets."""
+        names = [name for name in self._strata_of(agent) if name in self._options.identified]
+        if not names:
+            return {}
+        comparison = compare_references(actions)
+        if comparison is None:
+            if (why := _common_reason(actions)) is not None:
+                self._unscored[phase, agent] = why
+            return {}
+        model = self._offsets.get((phase, agent), OffsetModel())
+        self._offsets[phase, agent] = model.with_comparison(comparison, names, self._options.decay)
+        return {(phase, agent, name): comparison for name in names}
 
-    def _compare_siblings(
-        self, phase: Phase, agent: str, actions: ActionColumns, strata: list[str]
-    ) -> Comparison | None:
-        own = find_siblings(actions)
-        if not len(own.points):
-            return None
-        price = self._prices.get((phase, agent), Price()).with_actions(own, strata, self._options.decay)
-        self._prices[phase, agent] = price
-        return compare_siblings(own, price, strata)
+    def _compare_siblings(self, phase: Phase, agent: str, actions: ActionColumns) -> dict[Subject, Comparison]:
+        """Compare the siblings of every prompt by the stratifiers that no second judgement tells of."""
+        names = [name for name in self._strata_of(agent) if name not in self._options.identified]
+        comparison = compare_siblings(actions) if names else None
+        return {} if comparison is None else {(phase, agent, name): comparison for name in names}
 
     def _note(self, subject: Subject) -> tuple[str, str] | None:
         """What is to be said of a subject, if anything, with a key of its own."""
@@ -164,41 +151,21 @@ class BiasModel:
     def _untold(self, subject: Subject) -> str | None:
         """Why nothing identifies a preference here; None if something does, or it is too early to say."""
         phase, agent, stratifier = subject
-        contrasts = self._monitor.contrasts(subject)
-        if any(contrast.treatment == "unequal" for contrast in contrasts):
-            return "later agents make more of an equal score in one stratum than in another. A `second` coach can tell"
-        if (method := self._options.method(stratifier)) != "siblings":
-            why = self._unscored.get((phase, agent))
-            if why is None or (phase, agent, method) in self._offsets:
-                return None
-            can = " A `second` coach can tell" if method == "blind" else ""
-            return f"no second judgement has given a score so far, most often {why.rstrip('.')}.{can}"
-        if (price := self._prices.get((phase, agent))) is None:
-            return (
-                "no two of its actions were sampled from one prompt. It takes train.samples above 1 and an agent that "
-                f"acts first; or words.{stratifier}, or a `second` coach"
-            )
-        if price.points is None:
-            if self._iterations < PATIENCE:
-                return None
-            return f"its scores have not shown in outcomes within {PATIENCE} iterations"
-        if not any(contrast.sums[:, 2].any() for contrast in contrasts):
-            return (
-                f"actions of one prompt do not differ in {stratifier}: what comes before the action decides it. "
-                f"words.{stratifier} or a `second` coach can tell"
-            )
-        if self._iterations >= PATIENCE and any(contrast.treatment == "unknown" for contrast in contrasts):
-            return (
-                f"after {PATIENCE} iterations outcomes do not show whether later agents treat all strata alike. It "
-                f"takes more of them; words.{stratifier} or a `second` coach can tell sooner"
-            )
-        return None
+        method = self._options.method(stratifier)
+        if method == "siblings":
+            can = "A `second` coach" if stratifier == LENGTH else f"`words.{stratifier}` or a `second` coach"
+            return f"no second judgement of an action is blind to its {stratifier}. {can} can tell"
+        why = self._unscored.get((phase, agent))
+        if why is None or (phase, agent) in self._offsets:
+            return None
+        can = " A `second` coach can tell" if method == "blind" else ""
+        return f"no second judgement has given a score so far, most often {why.rstrip('.')}.{can}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         return {
             "monitor": self._monitor.state_dict(),
-            "prices": [[*key, price.state_dict()] for key, price in self._prices.items()],
+            "siblings": self._siblings.state_dict(),
             "offsets": [[*key, model.state_dict()] for key, model in self._offsets.items()],
             "said": sorted(self._said),
             "iterations": self._iterations,
@@ -206,8 +173,8 @@ class BiasModel:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._monitor.load_state_dict(state["monitor"])
-        self._prices = {(phase, agent): Price.from_state(found) for phase, agent, found in state["prices"]}
-        self._offsets = {tuple(key): OffsetModel.from_state(found) for *key, found in state["offsets"]}
+        self._siblings.load_state_dict(state["siblings"])
+        self._offsets = {(phase, agent): OffsetModel.from_state(found) for phase, agent, found in state["offsets"]}
         self._fitted = {key: model.fit(self._options.shrink) for key, model in self._offsets.items()}
         self._said, self._iterations = set(state["said"]), state["iterations"]
 
@@ -216,3 +183,11 @@ def _common_reason(actions: ActionColumns) -> str | None:
     """The most frequent reason why second judgements have no score; None if there is none."""
     reasons = Counter(why for why in (() if actions.unscored is None else actions.unscored) if why is not None)
     return reasons.most_common(1)[0][0] if reasons else None
+
+
+def _describe_difference(alarm: Alarm) -> str:
+    stratifier = alarm.gap.stratifier
+    return (
+        f"{alarm}: merit that goes with {stratifier}, an error that the coach repeats on the same action, or a "
+        "preference. Siblings do not tell which, so nothing is taken off"
+    )

@@ -19,10 +19,11 @@ from mappa_core.redaction import describe_error
 
 class BiasCorrectedCoach(DelegatingCoach):
     """Wraps a coach and subtracts preferences from its scores once they are shown. They are learned from the raw scores
-    once an iteration, for every agent, phase and stratifier of the options, by what tells them from merit; where
-    nothing does, the score stays and a note says so. A share of the actions is judged twice: blind by the coach itself,
-    or by a `second` one, more of them until preferences are shown or excluded; that verdict is kept among the members
-    of the first. A score moves by at most `options.max_points`; `raw_score` keeps the coach's own."""
+    once an iteration, for every agent, phase and stratifier of the options, by second judgements of the same actions;
+    where these do not tell them from merit, the score stays and a note says so. A share of the actions is judged twice:
+    blind by the coach itself, or by a `second` one, more of them until preferences are shown or excluded; that verdict
+    is kept among the members of the first. A score moves by at most `options.max_points`; `raw_score` keeps the coach's
+    own."""
 
     def __init__(self, coach: Coach, options: BiasOptions, second: Coach | None = None) -> None:
         super().__init__({"coach": coach} if second is None else {"coach": coach, "second": second})
@@ -47,6 +48,8 @@ class BiasCorrectedCoach(DelegatingCoach):
 
     def _is_judged_twice(self, scenes: Sequence[Scene]) -> bool:
         """A function of the first action's id and of what was learned, so that a resumed run asks the same again."""
+        if not self._options.identified:
+            return False
         number = int.from_bytes(hashlib.blake2b(scenes[0].step.id.encode(), digest_size=8).digest())
         options = self._options
         share = options.share
@@ -85,7 +88,7 @@ class BiasCorrectedCoach(DelegatingCoach):
         if not trajectories:
             return inner
         options = self._options
-        columns = collect_actions(trajectories, strata=options.strata, metric=options.metric)
+        columns = collect_actions(trajectories, strata=options.strata)
         found = self._model.learn(columns, trajectories[0].iteration)
         return DriftReport.merge([inner, replace(found, pause=self._pause(found))])
 

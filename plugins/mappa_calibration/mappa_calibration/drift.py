@@ -44,31 +44,25 @@ class GapState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEstimate:
     """Current estimate of a gap: its average over the run, its growth per iteration, and, extrapolated linearly, its
-    value `now` and its `total_growth`. None if there is too little data. `confounded`: later agents may treat the
-    stratum otherwise."""
+    value `now` and its `total_growth`. None if there is too little data."""
 
     gap: SlopeEstimate | None
     growth: SlopeEstimate | None
     now: float | None = None
     total_growth: float | None = None
-    confounded: bool = False
 
     @classmethod
     def of(cls, state: GapState, iteration: int) -> GapEstimate:
         gap, growth = state.contrast.gap, state.contrast.growth
-        confounded = state.contrast.treatment != "equal"
         if gap is None or growth is None:
-            return cls(gap=gap, growth=growth, confounded=confounded)
+            return cls(gap=gap, growth=growth)
         age = iteration - state.since
         now = gap.value + growth.value * (age - state.contrast.clock)
-        return cls(gap=gap, growth=growth, now=now, total_growth=growth.value * age, confounded=confounded)
+        return cls(gap=gap, growth=growth, now=now, total_growth=growth.value * age)
 
     def testable(self, kind: AlarmKind) -> SlopeEstimate | None:
-        """Return the estimate that a test of `kind` is applied to; None if there are too few tasks, or it
-        is confounded."""
+        """Return the estimate that a test of `kind` is applied to; None if there are too few tasks."""
         found = self.gap if kind == "level" else self.growth
-        if self.confounded:
-            return None
         return found if found is not None and found.degrees_of_freedom + 1 >= MIN_CLUSTERS else None
 
     def is_relevant(self, kind: AlarmKind, min_gap: float) -> bool:
@@ -202,9 +196,9 @@ class DriftMonitor:
             against=others.pop() if len(others) == 1 else REST,
             basis=basis,
             actions=(state.contrast.inside, state.contrast.outside),
-            points=None if found.confounded else _interval(found.gap),
-            growth=None if found.confounded else _interval(found.growth),
-            now=None if found.confounded else found.now,
+            points=_interval(found.gap),
+            growth=_interval(found.growth),
+            now=found.now,
             acknowledged=self._is_acknowledged(key[:3]),
             raised=state.raised,
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,7 @@ from mappa_calibration.actions import CLUSTER_COUNT, Float64, Int64
 from mappa_calibration.comparison import Comparison
 from mappa_calibration.slope_estimate import TINY, SlopeEstimate, estimate_slope, sums_from_state, sums_state
 
-_COLUMNS = 10
-MAX_UNEQUAL_SLOPES = 2.5
-"""Standard errors by which slopes of outcome on score may differ; beyond, later agents treat a stratum otherwise."""
-MAX_SLOPE_ERROR = 0.12
-"""Standard error of that difference, as a share of the slopes, above which it is unknown whether they do."""
-
-Treatment = Literal["equal", "unequal", "unknown"]
+_COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,14 +23,12 @@ class Contrast:
     residualized on the groups, which leaves a regression of the excess e on it (Frisch and Waugh 1933); the standard
     errors are cluster-robust, by task. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`, as in HC2,
     to correct for the variance that residualizing removes. The columns of `sums` are x e, x e c, x x, x x c, x x c c
-    for the clock c; x o for the outcome o, by which the error of its price counts; and merit by outcome and merit
-    squared, inside and outside, by which later agents are seen to treat the stratum otherwise.
+    for the clock c.
     """
 
-    sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTER_COUNT, _COLUMNS)))  # (C, 10)
+    sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTER_COUNT, _COLUMNS)))  # (C, 5)
     inside: int = 0
     outside: int = 0
-    price_error: float = 0.0
 
     def with_comparison(self, found: Comparison, membership: Float64, clock: float) -> Contrast:
         """Return the contrast after another iteration; `membership` (n,) is 1 for the actions in the stratum, or any
@@ -48,23 +39,18 @@ class Contrast:
         weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), TINY))
         xe = weight * np.bincount(cluster, x * excess, CLUSTER_COUNT)
         xx = weight * np.bincount(cluster, x * x, CLUSTER_COUNT)
-        merit = [mask * found.merit * other for mask in (inside, ~inside) for other in (found.outcome, found.merit)]
-        columns = [x * found.outcome, *merit]
-        rest = [np.bincount(cluster, column, CLUSTER_COUNT) for column in columns]
-        new = np.column_stack([xe, xe * clock, xx, xx * clock, xx * clock**2, *rest])
+        new = np.column_stack([xe, xe * clock, xx, xx * clock, xx * clock**2])
         members = int(inside.sum())
         return replace(
             self,
             sums=self.sums + new,
             inside=self.inside + members,
             outside=self.outside + len(inside) - members,
-            price_error=found.price_error,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of non-empty clusters as JSON values."""
-        numbers = {"inside": self.inside, "outside": self.outside, "price_error": self.price_error}
-        return {"sums": sums_state(self.sums), **numbers}
+        return {"sums": sums_state(self.sums), "inside": self.inside, "outside": self.outside}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Contrast:
@@ -79,11 +65,7 @@ class Contrast:
     @property
     def gap(self) -> SlopeEstimate | None:
         """The gap, averaged over iterations; None if there is too little data."""
-        found = estimate_slope(self.sums[:, 0], self.sums[:, 2])
-        if found is None:
-            return None
-        of_price = self.price_error * float(self.sums[:, 5].sum() / self.sums[:, 2].sum())
-        return replace(found, standard_error=math.hypot(found.standard_error, of_price))
+        return estimate_slope(self.sums[:, 0], self.sums[:, 2])
 
     @property
     def growth(self) -> SlopeEstimate | None:
@@ -91,26 +73,12 @@ class Contrast:
         gap = self.gap
         if gap is None:
             return None
-        xe, xec, xx, xxc, xxcc = self.sums[:, :5].T
+        xe, xec, xx, xxc, xxcc = self.sums.T
         middle = self.clock
         # Products x (c - m) (e - gap x) and squares (x (c - m))^2, for the mean time m, multiplied out: sums hold no m.
         return estimate_slope(
             xec - middle * xe - gap.value * (xxc - middle * xx), xxcc - 2 * middle * xxc + middle**2 * xx
         )
-
-    @property
-    def treatment(self) -> Treatment:
-        """Whether later agents treat the stratum as the others: whether the outcome rises alike with the score inside
-        and outside. References do not go by outcomes, so that it does not matter for them."""
-        if not self.sums[:, 5:].any():
-            return "equal"
-        inside, outside = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
-        if inside is None or outside is None:
-            return "unknown"
-        error = math.hypot(inside.standard_error, outside.standard_error)
-        if abs(inside.value - outside.value) > MAX_UNEQUAL_SLOPES * error:
-            return "unequal"
-        return "equal" if error <= MAX_SLOPE_ERROR * abs(inside.value + outside.value) / 2 else "unknown"
 
 
 def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:

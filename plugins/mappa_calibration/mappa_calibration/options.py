@@ -42,14 +42,12 @@ class BiasOptions:
     words: dict[str, list[str]] = field(default_factory=dict)
     """By stratifier, words that are hidden when actions are judged again, so that liking them shows."""
     second: Use | None = None
-    """Another coach with the same scale, which judges again; its own preferences must be others."""
+    """A coach of another kind with the same scale, which judges again; its preferences and errors must be others."""
     share: float = 0.25
-    """Share of the actions that are judged twice. 0: none; the coach is taken to say the same of the same action."""
+    """Share of the actions that are judged twice, if that tells a preference of `strata`."""
     initial_share: float = 1.0
     """Share that is judged twice, where `share` is less, until each preference that second judgements identify is shown
     or known to within `alarms.min_gap` points, and for ten iterations at most after its stratum was first seen."""
-    metric: str = "correct"
-    """The workflow's metric, which says how a trajectory came out."""
     correct: bool = True
     """Take off a preference once it is shown; false: only watch."""
     decay: float = 0.97
@@ -61,10 +59,15 @@ class BiasOptions:
     alarms: AlarmOptions = field(default_factory=AlarmOptions)
 
     def method(self, stratifier: str) -> Method:
-        """How a preference by `stratifier` is distinguished from merit."""
+        """What actions are compared with by `stratifier`. Siblings show a difference; the others, a preference."""
         if self.second is not None:
             return "second"
         return "blind" if stratifier == AGENT or stratifier in self.words else "siblings"
+
+    @property
+    def identified(self) -> list[str]:
+        """The stratifiers by which second judgements tell a preference from merit."""
+        return [stratifier for stratifier in self.strata if self.method(stratifier) != "siblings"]
 
     def check(self) -> None:
         if not 0 < self.decay <= 1:
@@ -78,9 +81,9 @@ class BiasOptions:
             raise ConfigError(f"max_points: must be above 0 and finite, not {self.max_points!r}")
         if not self.strata or len(set(self.strata)) < len(self.strata):
             raise ConfigError(f"strata: must name stratifiers, each once, not {self.strata}")
-        if self.share == 0 and (
-            told := [stratifier for stratifier in self.strata if self.method(stratifier) != "siblings"]
-        ):
+        if self.second is not None and self.second == self.coach:
+            raise ConfigError("second: is the coach itself, which likes the same; name a coach of another kind")
+        if self.share == 0 and (told := self.identified):
             raise ConfigError(f"share: must be above 0, as a preference by {told[0]} is found by judging actions twice")
         for name in set(self.words) - set(self.strata):
             raise ConfigError(f"words: {name!r} is not among strata, which has {', '.join(self.strata)}")

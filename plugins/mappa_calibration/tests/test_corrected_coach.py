@@ -192,11 +192,15 @@ async def test_an_alarm_may_pause_the_run(learned):
     assert report.pause.startswith("the coach drifts:\n  the coach gives everyone") and "acknowledged" in report.pause
 
 
-async def test_an_agent_that_acts_on_what_others_left_cannot_be_told(learned):
-    _, report = await learned(replace(OPTIONS, strata=["plan"]))
-    assert report.gaps == () and len(report.notes) == 2
-    assert "a preference by plan of coder (live) cannot be told from merit here: no two of its" in report.notes[0]
-    assert "words.plan, or a `second` coach" in report.notes[0]
+async def test_without_a_second_judgement_a_preference_cannot_be_told_and_nothing_is_judged_twice(learned, scene):
+    coach, report = await learned(replace(OPTIONS, strata=["length", "plan"]))
+    assert report.gaps == () and len(report.notes) == 4
+    assert report.notes[0] == (
+        "a preference by length of coder (live) cannot be told from merit here: no second judgement of an action is "
+        "blind to its length. A `second` coach can tell"
+    )
+    assert "blind to its plan. `words.plan` or a `second` coach can tell" in report.notes[1]
+    assert (await coach.score(scene())).members == ()
 
 
 class Rules(Fond):
@@ -257,13 +261,11 @@ async def test_the_size_of_gaps_that_can_be_found_is_reported_once(learned):
     assert note.startswith("a preference by agent of everyone (live) is seen within 10 iterations from 0.00 points on")
 
 
-async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
+async def test_an_unknown_stratifier_is_an_error(learned):
     with pytest.raises(ConfigError, match=r"strata: no action has the stratifier 'size'; there is agent, length, plan"):
         await learned(replace(OPTIONS, strata=["size"]))
     with pytest.raises(ConfigError, match=r"strata: no action has the stratifier 'size'; there is agent, length$"):
         await learned(replace(OPTIONS, strata=["size"], words={"size": ["big"]}), strata={})
-    with pytest.raises(ConfigError, match="metric: no trajectory has the outcome 'right'; there is correct"):
-        await learned(replace(OPTIONS, metric="right"))
 
 
 @pytest.mark.parametrize(
@@ -272,6 +274,7 @@ async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
         ({"decay": 0.0}, "decay: must be above 0"),
         ({"share": 1.5}, "share: must be from 0 to 1"),
         ({"initial_share": -0.1}, "initial_share: must be from 0 to 1"),
+        ({"second": Use(use="fond")}, "second: is the coach itself, which likes the same"),
         ({"share": 0.0}, "share: must be above 0, as a preference by agent is found by judging actions twice"),
         ({"shrink": -1.0}, "shrink: must be at least 0"),
         ({"max_points": 0.0}, "max_points: must be above 0"),

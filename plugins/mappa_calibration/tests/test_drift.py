@@ -29,12 +29,11 @@ def iteration(rng, gap=0.0, tasks=32, strata=("a", "b"), names=None, excess=None
     task = np.arange(tasks).repeat(4)
     name = np.array(strata, dtype=object)[task % len(strata)] if names is None else names[task]
     noisy = 5 + gap * (name == strata[0]) + rng.normal(size=len(task))
-    zero, unknown = np.zeros(len(task)), np.full(len(task), np.nan)
+    unknown = np.full(len(task), np.nan)
     actions = ActionColumns(
         agent=np.full(len(task), "solver", dtype=object),
         points=unknown,
         reference=unknown,
-        outcome=unknown,
         prompt=task,
         cluster=task,
         tokens=unknown if tokens is None else tokens,
@@ -43,8 +42,6 @@ def iteration(rng, gap=0.0, tasks=32, strata=("a", "b"), names=None, excess=None
     return Comparison(
         actions=actions,
         excess=noisy if excess is None else excess,
-        outcome=zero,
-        merit=zero,
         group=np.zeros(len(task), int),
     )
 

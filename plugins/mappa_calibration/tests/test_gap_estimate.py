@@ -15,14 +15,13 @@ from mappa_calibration.gap_estimate import Contrast
 from mappa_calibration.slope_estimate import SlopeEstimate
 
 
-def compare(excess, cluster, group=None, **fields):
+def compare(excess, cluster, group=None):
     """A comparison of actions of which only what matters is given."""
     excess, n = np.asarray(excess, float), len(excess)
-    columns = dict.fromkeys(("points", "reference", "outcome", "tokens"), np.full(n, np.nan))
+    columns = dict.fromkeys(("points", "reference", "tokens"), np.full(n, np.nan))
     own = np.zeros(n, int) if group is None else np.asarray(group)
     actions = ActionColumns(agent=np.full(n, "a", object), prompt=own, cluster=np.asarray(cluster), **columns)
-    rest = {"outcome": np.zeros(n), "merit": np.zeros(n), **fields}
-    return Comparison(actions=actions, excess=excess, group=own, **rest)
+    return Comparison(actions=actions, excess=excess, group=own)
 
 
 def learn(contrast, comparison, inside, clock=0.0):
@@ -81,27 +80,6 @@ def test_groups_are_compared_within_themselves():
     group, inside = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 1, 1, 0])
     found = learn(Contrast(), compare([7, 5, 5, 1, 1, -1], group, group), inside)
     assert found.gap.value == pytest.approx(2.0)
-
-
-def test_later_agents_that_treat_a_stratum_otherwise_are_seen():
-    rng = np.random.default_rng(0)
-    group, inside = np.arange(800).repeat(4), np.tile([1.0, 0.0], 1600)
-    merit = rng.normal(size=3200)
-    for chance, said in ((0.5, "equal"), (0.2, "unequal")):
-        outcome = merit * np.where(inside > 0, 0.5, chance) + 0.1 * rng.normal(size=3200)
-        found = compare(merit, group % 256, group, outcome=outcome, merit=merit)
-        assert learn(Contrast(), found, inside).treatment == said
-        few = compare(merit[:8], group[:8], group[:8], outcome=rng.normal(size=8), merit=merit[:8])
-        assert learn(Contrast(), few, inside[:8]).treatment == "unknown"
-    assert learn(Contrast(), compare(merit, group % 256), inside).treatment == "equal"
-
-
-def test_the_error_of_the_price_counts_where_outcomes_differ():
-    excess, inside = np.array([2.0, 0.0, 1.0, 0.0, 2.5, 0.5]), np.array([1, 0, 1, 0, 1, 0])
-    group, outcome = np.array([0, 0, 1, 1, 2, 2]), np.array([1.0, 0, 1, 0, 1, 0])
-    exact = learn(Contrast(), compare(excess, group, group, outcome=outcome), inside).gap
-    rough = learn(Contrast(), compare(excess, group, group, outcome=outcome, price_error=0.5), inside).gap
-    assert rough.standard_error == pytest.approx(math.hypot(exact.standard_error, 0.5))
 
 
 def slow(iterations):

@@ -16,7 +16,7 @@ policies: {default: {model: none}}
 sampling: {max_tokens: 8}
 coach:
   use: bias_corrected
-  options: {coach: {use: fond}, strata: [agent], share: 1.0, metric: right}
+  options: {coach: {use: fond}, strata: [agent], share: 1.0}
 estimator: {use: reinforce}
 engine: {use: scripted}
 train: {iterations: 6, prompts: 10, samples: 1}
