@@ -279,8 +279,7 @@ def _index_offers(results: Iterable[Iterable[Offer[Any]]], kind: OfferKind) -> M
 def _check_markers(module: object, name: str, package: str) -> None:
     """Raise PluginError for a hook without its marker: pluggy would silently never call it."""
     for hook in HOOK_NAMES:
-        function = getattr(module, hook, None)
-        if function is not None and not hasattr(function, "mappa_impl"):
+        if (function := getattr(module, hook, None)) is not None and not hasattr(function, "mappa_impl"):
             raise PluginError(f"plugin {name!r} ({package}): {hook} is not marked with @hookimpl")
 
 

@@ -93,11 +93,13 @@ class Unused:
         pass
 
 
-@pytest.mark.parametrize(("box", "correct"), [("\\boxed{{{}}}", 1.0), ("{}", 0.0), ("\\boxed{{{}0}}", 0.0)])
-def test_a_team_decides_what_its_answer_is_and_the_source_what_it_is_worth(box, correct):
+@pytest.mark.parametrize(
+    ("box", "correct", "parsed"), [("\\boxed{{{}}}", 1.0, 1.0), ("{}", 0.0, 0.0), ("\\boxed{{{}0}}", 0.0, 1.0)]
+)
+def test_a_team_decides_what_its_answer_is_and_the_source_what_it_is_worth(box, correct, parsed):
     tasks = source()
     task = tasks.load("train")[0]
     replies = ["add", "no code", box.format(task.reference)]
     team = MathChat(MathChatOptions(prompts="tiny"))
     played = asyncio.run(play(team, task, replies, tools={"python": Unused()}, grader=tasks))
-    assert played.outcome == {"correct": correct}
+    assert played.outcome == {"correct": correct, "parsed": parsed}
