@@ -1,4 +1,4 @@
-"""The table of what estimators do where an agent ends its task when it likes: every figure is exact, over all batches."""
+"""The table of what estimators do where an agent ends its task when it likes: its figures are exact."""
 
 import math
 import re
