@@ -106,7 +106,7 @@ def trajectory(seed: int, iteration: int, number: int) -> Trajectory:
     failure = None
     if number % 13 == 5:
         kind = random.choice(("ToolError", "WorkflowError:KeyError"))
-        failure = Failure(kind=kind, message=f"lost: {random.choice(HOSTILE)}", where=f"{identity}/4")
+        failure = Failure(kind=kind, message=f"lost: {random.choice(HOSTILE)}")
     steps, heard = [], [Message(role="user", content=task.prompt)]
     for position in range(5 if failure else TURNS):
         steps.append(_step(random, identity, position, tuple(heard)))

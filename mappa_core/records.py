@@ -301,11 +301,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a trajectory ended early: the error type, its message and the step at which it occurred."""
+    """Why a trajectory ended early: the error type and its message."""
 
     kind: str
     message: str
-    where: str = ""
+    quoted: Mapping[str, int] = field(default_factory=dict)  # Characters, by step, in a prompt that did not fit.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

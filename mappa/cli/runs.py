@@ -157,6 +157,8 @@ def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[L
     _show_labels(console, [one for one in labels if one.step is None])
     if trajectory.error:
         _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
+        for quoted, characters in trajectory.error.quoted.items():
+            console.print(f"[bold]quoted[/] {escape(quoted)}: {characters} characters", highlight=False)
 
 
 def new_messages(step: Step, seen: Counter[bytes]) -> list[Message]:

@@ -126,18 +126,18 @@ class RolloutCollector:
         try:
             await self._team.workflow.run(stage)
         except RolloutError as error:
-            return Failure(kind=type(error).__name__, message=redact(str(error)), where=job.id)
+            return Failure(kind=type(error).__name__, message=redact(str(error)))
         except (MappaError, Terminated):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary of workflows
             log.error("workflow.raised", trajectory=job.id, exception=format_error(error))
             kind = f"{WorkflowError.__name__}:{type(error).__name__}"
-            return Failure(kind=kind, message=redact(str(error)), where=job.id)
+            return Failure(kind=kind, message=redact(str(error)))
         workflow = self._team.workflow
         if not self._graded or workflow.metric in stage.outcome:
             return None
         why = f"{type(workflow).__name__}.run ended without stage.record({workflow.metric}=…); is an await missing?"
-        return Failure(kind=WorkflowError.__name__, message=why, where=job.id)
+        return Failure(kind=WorkflowError.__name__, message=why)
 
 
 def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> list[Job]:
@@ -151,11 +151,14 @@ def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> l
 
 def raise_if_all_failed(trajectories: Sequence[Trajectory]) -> None:
     """Raise GuardStop if the workflow's code raised in every trajectory: that is a bug of it, not data."""
-    errors = [trajectory.error for trajectory in trajectories if trajectory.error is not None]
-    raised = [error for error in errors if error.kind.startswith(WorkflowError.__name__)]
+    raised = [
+        (trajectory.id, trajectory.error)
+        for trajectory in trajectories
+        if trajectory.error is not None and trajectory.error.kind.startswith(WorkflowError.__name__)
+    ]
     if raised and len(raised) == len(trajectories):
-        first = raised[0]
+        where, first = raised[0]
         raise GuardStop(
             f"all {len(raised)} trajectories failed in the workflow, so its code is at fault; the first, "
-            f"{first.where}: {first.kind}: {first.message}. The log holds the traceback. Mend it and resume the run"
+            f"{where}: {first.kind}: {first.message}. The log holds the traceback. Mend it and resume the run"
         )

@@ -17,7 +17,7 @@ from mappa.rollout.team import Job, Recorder, Team
 from mappa.rollout.tool_call_runner import ToolCallRunner
 from mappa.rollout.verdict_collector import VerdictCollector
 from mappa.rollout.wave_scheduler import WaveScheduler
-from mappa_core.errors import ConfigError, ToolError, WorkflowError
+from mappa_core.errors import ConfigError, PromptTooLong, ToolError, WorkflowError
 from mappa_core.protocols import Bench
 from mappa_core.records import (
     Completion,
@@ -70,6 +70,7 @@ class LiveStage:
         self._verdicts = VerdictCollector(
             team, recorder=recorder, background=background, recorded=self._recorded, bench=bench
         )
+        self._quoted: dict[str, int] = {}
         self.outcome: dict[str, float] = {}
 
     @property
@@ -206,11 +207,29 @@ class LiveStage:
         seed = self._team.seed_of(self._job.seed_name(position), position)
         sampling = replace(self._team.sampling[request.agent], seed=seed, stop=request.stop)
         with self._team.ledger.enforce_cap():
-            completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
+            try:
+                completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
+            except PromptTooLong:
+                self._quoted = self._quoted_in(request.messages, self._before(position))
+                raise
         # A policy behind an API has no tokens, and an evaluation learns nothing.
         if completion.tokens is not None and self._job.split == "train":
             _check_sampling(sampling, completion)
         return completion
+
+    @staticmethod
+    def _quoted_in(messages: Sequence[Message], steps: Sequence[Step]) -> dict[str, int]:
+        """Characters of what each of `steps` wrote, and its calls printed, that stand word for word in `messages`."""
+        text = "\n".join(message.content for message in messages)
+        quoted = {}
+        for step in steps:
+            # An agent's own reply is sent back whole, with calls and think text; others see its content.
+            own = len(step.completion.text) if step.reply in messages else _quoted_length(step.reply.content, text)
+            printed = [part for result in step.results for part in (result.stdout, result.stderr)]
+            characters = own + sum(_quoted_length(part, text) for part in printed)
+            if characters:
+                quoted[step.id] = characters
+        return quoted
 
     async def _sample_step(self, role: Role, request: ActionRequest, position: int, turn: int, turns_left: int) -> Step:
         before = self.files
@@ -259,6 +278,8 @@ class LiveStage:
         """Remove the workspace, wait for the verdicts and close the trajectory."""
         await self._tool_calls.close()
         job = self._job
+        if error is not None and error.kind == PromptTooLong.__name__:
+            error = replace(error, quoted=self._quoted)
         trajectory = Trajectory(
             id=job.id,
             task=job.task,
@@ -292,6 +313,11 @@ def _calls_of_run_tools(calls: Sequence[ToolCall], request: ActionRequest) -> tu
     if own and not request.tools:
         return ()
     return tuple(call for call in calls if call.name not in own)
+
+
+def _quoted_length(part: str, text: str) -> int:
+    part = part.strip()
+    return len(part) if part and part in text else 0
 
 
 def _without_text(verdict: Verdict) -> Verdict:

@@ -23,6 +23,7 @@ def build_experience_builder(config: RunConfig, registry: Registry, workflow: Wo
         policies=policies,
         trained=trained_policies(config, policies.values()),
         metric=workflow.metric,
+        overflow=config.credit.overflow,
     )
 
 

@@ -11,6 +11,7 @@ SETTING_KEY = "key"  # Metadata entry of a field with its key in settings, for k
 
 CassetteMode = Literal["off", "record", "replay", "auto"]
 Replacement = Literal["none", "sibling", "resample", "default"]
+Overflow = Literal["unsolved", "unknown"]
 CheckpointDtype = Literal["float32", "bfloat16"]
 
 
@@ -168,6 +169,9 @@ class CounterfactualSection:
 @dataclass
 class CreditSection:
     counterfactual: CounterfactualSection = field(default_factory=CounterfactualSection)
+    overflow: Overflow = "unsolved"
+    """What a rollout is worth that ended because a prompt outgrew the context window. `unsolved`: outcome 0, and 0
+    points for the actions that wrote the long texts in that prompt; `unknown`: like any failure, no outcome."""
 
 
 @dataclass

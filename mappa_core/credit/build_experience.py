@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mappa_core.config.schema import Overflow
+from mappa_core.credit.overflow import settle_overflow
 from mappa_core.credit.ragged import element_indices, lengths_to_offsets
 from mappa_core.credit.rewards import SCORED_PHASES, compute_rewards, last_scores
 from mappa_core.experience import Demonstrations, Experience
@@ -25,7 +27,8 @@ _PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_lo
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExperienceBuilder:
-    """Builds the experience of judged trajectories: their rewards by `compute_rewards`, then `build_experience`."""
+    """Builds the experience of judged trajectories: what an overflow is worth, their rewards by `compute_rewards`, then
+    `build_experience`."""
 
     reward: Mapping[str, float]
     """Weight of a verdict by phase (`coach.reward`)."""
@@ -33,9 +36,12 @@ class ExperienceBuilder:
     policies: Mapping[str, str]
     trained: frozenset[str]
     metric: str
+    overflow: Overflow = "unsolved"
 
     def build(self, trajectories: Sequence[Trajectory]) -> Experience:
         """Build the experience of the trajectories of one iteration."""
+        if self.overflow == "unsolved":
+            trajectories = [settle_overflow(trajectory, self.metric) for trajectory in trajectories]
         rewards = [compute_rewards(trajectory, self.reward, self.shapers) for trajectory in trajectories]
         return build_experience(trajectories, rewards, self.policies, self.trained, self.metric)
 

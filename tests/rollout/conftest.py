@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from mappa_core import Failure
+from mappa_core import Failure, Shaper
 from mappa_core.credit import counterfactual
+from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.records import Counterfactual
 
 
@@ -30,3 +31,23 @@ def counterfactuals() -> Callable[..., tuple[Counterfactual, ...]]:
 def counterfactual_credit():
     """What an action changed of the outcome."""
     return counterfactual.counterfactual_credit
+
+
+@pytest.fixture
+def experience_builder() -> Callable[..., ExperienceBuilder]:
+    """What makes the experience of trajectories of one policy, with each verdict as its reward if no shaper says
+    other."""
+
+    def build(
+        overflow: str, *shapers: Shaper, agents: Sequence[str] = ("writer",), **reward: float
+    ) -> ExperienceBuilder:
+        return ExperienceBuilder(
+            reward=reward or {"live": 1.0},
+            shapers=shapers,
+            policies=dict.fromkeys(agents, "scripted"),
+            trained=frozenset({"scripted"}),
+            metric="correct",
+            overflow=overflow,
+        )
+
+    return build

@@ -37,7 +37,8 @@ def test_records_are_read_as_they_were_written(
         run.store.record_step("t0", step)
     for verdict in verdicts:
         run.store.record_verdict(verdict)
-    run.store.end_trajectory(finished("t0", iteration=4, error=Failure(kind="ToolError", message="lost", where="t0/2")))
+    error = Failure(kind="PromptTooLong", message="too long", quoted={"t0/1": 9})
+    run.store.end_trajectory(finished("t0", iteration=4, error=error))
 
     recorded = run.store.load_recorded("train", 4)
     assert list(recorded) == ["t0", "t1"]
@@ -46,7 +47,7 @@ def test_records_are_read_as_they_were_written(
     assert ended.verdicts == verdicts
     assert recorded["t0"].finished
     assert ended.outcome == {"correct": 1.0}
-    assert ended.error == Failure(kind="ToolError", message="lost", where="t0/2")
+    assert ended.error == error
     assert ended.seconds == 1.5
     assert not recorded["t1"].finished
     assert (begun.steps, begun.outcome, begun.seconds) == ((), {}, 0.0)

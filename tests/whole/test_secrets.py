@@ -288,9 +288,7 @@ def test_a_key_in_a_log_or_a_traceback_is_not_shown(planted, capfd, place):
 def test_events_of_a_run_hold_no_key(planted, tmp_path):
     Store.create(tmp_path / "run.db")
     store = Store(tmp_path / "run.db")
-    store.record_event(
-        "engine_lost", error=str(EngineLost(f"worker: {KEY}")), failure=Failure(kind="k", message=KEY, where="x")
-    )
+    store.record_event("engine_lost", error=str(EngineLost(f"worker: {KEY}")), failure=Failure(kind="k", message=KEY))
     store.close()
     assert_nowhere(written_by(tmp_path))
 

@@ -79,6 +79,36 @@ def _blind() -> Decision:
     return _two("solver", (1,), 0.25, (check(0.0), check(1.0)))
 
 
+def _stopping() -> Decision:
+    """Build an agent that ends its task in its first, second or third turn as it likes. Going on is worth as much as
+    ending, in verdicts to come and in outcome, so neither gradient moves its first choice."""
+    third = Decision(
+        agent="solver",
+        prompt=(1, 6, 2, 6, 2),
+        actions=(
+            Action(tokens=(5,), chances=(0.5,), points=3.0, then=1.0),
+            Action(tokens=(6,), chances=(0.5,), points=1.0, then=0.0),
+        ),
+    )
+    second = Decision(
+        agent="solver",
+        prompt=(1, 6, 2),
+        actions=(
+            Action(tokens=(6,), chances=(0.5,), points=2.0, then=third),
+            Action(tokens=(7, 8), chances=(0.5, 0.5), points=6.0, then=1.0),
+            Action(tokens=(7, 9), chances=(0.5, 0.5), points=2.0, then=0.0),
+        ),
+    )
+    return Decision(
+        agent="solver",
+        prompt=(1,),
+        actions=(
+            Action(tokens=(5,), chances=(0.5,), points=6.0, then=0.5),
+            Action(tokens=(6,), chances=(0.5,), points=2.0, then=second),
+        ),
+    )
+
+
 def _two_judged() -> Decision:
     """Build solver, then checker, each with verdicts that are missing independently of the action."""
     after_five = _two("checker", (1, 5, 2), 0.75, (0.0, 1.0), missing=0.25)
@@ -97,6 +127,9 @@ VARIABLE_TURNS = DecisionProcess(
     name="two or three turns", tasks=(_team(always=False),), policies=SEPARATE_POLICIES, samples=3
 )
 SHARED = DecisionProcess(name="one policy for both", tasks=(_blind(),), policies=SHARED_POLICY)
+STOPPING = DecisionProcess(
+    name="one to three turns of one agent", tasks=(_stopping(),), policies={"solver": "solver"}, samples=3
+)
 MISSING = DecisionProcess(name="verdicts missing", tasks=(_two_judged(),), policies=SEPARATE_POLICIES)
 MISSING_OF_THREE = DecisionProcess(
     name="verdicts missing among three",
@@ -105,7 +138,7 @@ MISSING_OF_THREE = DecisionProcess(
     samples=3,
 )
 
-COMPLETE = (ONE_DECISION, TRIPLE, FIXED_TURNS, VARIABLE_TURNS, SHARED)
+COMPLETE = (ONE_DECISION, TRIPLE, FIXED_TURNS, VARIABLE_TURNS, SHARED, STOPPING)
 """Processes without missing verdicts."""
 INCOMPLETE = (MISSING, MISSING_OF_THREE)
 """Processes with missing verdicts, independent of the action."""

@@ -70,7 +70,7 @@ def build_trajectory(log: LoggedTrajectory, sample: int) -> ImportedTrajectory:
         iteration=0,
         steps=_build_steps(identity, log.acts),
         outcome=log.outcome,
-        error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
+        error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error),
         seconds=log.seconds,
     )
     return ImportedTrajectory(trajectory=trajectory, labels=build_labels(trajectory, log), log=log)
