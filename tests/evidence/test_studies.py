@@ -25,6 +25,7 @@ import numpy as np
 import opponents
 import process_vs_outcome
 import pytest
+import real_model
 import reference_bugs
 import sharing
 import specialists
@@ -89,6 +90,7 @@ def started(trained, monkeypatch):
         pytest.param(opponents, 10, 4, marks=pytest.mark.soak),
         pytest.param(warm_starts, 6, 3, marks=pytest.mark.soak),
         (alignment, 1, 3),
+        (real_model, 8, 4),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -96,6 +98,8 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     monkeypatch.setattr(process_vs_outcome, "RATES", (5e-4,))
     monkeypatch.setattr(sharing, "RATES", dict.fromkeys(sharing.ARMS, (5e-4,)))
     monkeypatch.setattr(sharing, "selected", lambda runs: 0.5)  # the run that is copied chose no checkpoint
+    monkeypatch.setattr(real_model, "warm_start", lambda study, seed: tmp_path / f"start-{seed}")
+    monkeypatch.setattr(real_model, "play_exchanged", lambda study, trained, one, other: trained)
     monkeypatch.setattr(alignment, "ARMS", {"process": (), "outcome": ()})  # outcomes of so few rollouts may be equal
     monkeypatch.setattr(curves, "RESAMPLES", 50)
     done = CliRunner().invoke(script.main, ["--quick", "--seeds", "0,1", "eval.problems=8", f"run.root={tmp_path}"])

@@ -1,0 +1,244 @@
+"""Does a pretrained model learn from verdicts, on two CPU cores? SmolLM2-135M-Instruct, three agents, an adapter each.
+
+Each seed begins with a warm start from examples of its own (`mappa mathchat examples`), so few that the team is seldom
+right, and every arm of a seed starts from it. All arms play as many rollouts; only what an action is paid differs:
+
+- `verdicts`: the recipe. The rule coach's verdict on each action.
+- `outcome`: whether the final answer was right, for every action of the rollout, against its siblings (RLOO).
+- `permuted`: the verdicts, given to actions that did not earn them.
+- `best actions`: the warm start goes on with examples of the team's own. What the coach gave ten points is imitated,
+  all else is left out (rejection sampling with fresh samples, as in expert iteration).
+
+The stories are problems as in the examples; the chain sums are of another project, and no example shows one.
+
+Claimed beforehand. With *verdicts* the team gains 30 points or more on the stories, every seed more than 15 by the
+lower end of its interval, and 20 or more among answers that could be parsed; *verdicts* ends above *permuted*, above
+*outcome* and above *best actions*. On the chain sums *verdicts* ends above *permuted*.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import click
+import control_offers
+import imitation_offers
+import numpy as np
+from arms import table
+from claims import Claim, judged, results, rows
+from specialists import PAIRS, play_exchanged, points_of
+from stored import stored_evaluations
+from study import UNGUARDED, Asked, Study, Words, study_options
+
+from mappa.cli.formats import format_share
+from mappa.evaluation.statistics import pass_at_k
+from mappa.look.run_results import read_result
+from mappa.runs import RunReader
+from mappa.store.summary import FigureSummary, read_summary
+
+RECIPE = "mathchat/smol"
+SIZES: Words = ("train.iterations=16", "train.prompts=8", "train.samples=8", "eval.every=8")
+HELD_OUT: Words = ("tasks.options.eval=96", "eval.problems=96")
+COMMON: Words = (UNGUARDED, "checkpoint.keep=1", "checkpoint.best=false", "engine.options.threads=1")
+"""A thread for each of two runs at a time does more than two threads for one."""
+EXAMPLES, QUICK_EXAMPLES = 100, 10
+EPOCHS = 3
+STORIES, CHAINS = "stories", "chain sums"
+FAMILIES: Mapping[str, Words] = {
+    STORIES: (),
+    CHAINS: (
+        "tasks={use: reasoning-gym, options: {dataset: chain_sum, train: 2048, eval: 96}}",
+        "tasks.options.config={min_terms: 3, max_terms: 4, min_digits: 2, max_digits: 2}",
+    ),
+}
+ARMS: Mapping[str, Words] = {
+    "verdicts": (),
+    "outcome": ("shapers=[{use: outcome}]", "estimator={use: rloo}"),
+    "permuted": ("estimator.use=permuted",),
+    "best actions": ("shapers=[{use: best_actions}]", "estimator={use: reinforce}"),
+}
+CLAIMS = (
+    Claim(one=f"{STORIES}, verdicts", other=f"{STORIES}, permuted", expected="better"),
+    Claim(one=f"{STORIES}, verdicts", other=f"{STORIES}, outcome", expected="better"),
+    Claim(one=f"{STORIES}, verdicts", other=f"{STORIES}, best actions", expected="better"),
+    Claim(one=f"{CHAINS}, verdicts", other=f"{CHAINS}, permuted", expected="better"),
+)
+OFFERS = {"controls": control_offers, "imitation": imitation_offers}
+LEAST_GAIN, LEAST_LOW, LEAST_SKILL = 0.30, 0.15, 0.20
+SPAN = 2
+"""Iterations at a run's beginning, and at its end, over which pass@k is averaged."""
+HEADER = ("arm", "seed", "before", "after", "gain", "gain among parsed", "parsed", "pass@1, @k", "CPU min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """pass@1 and pass@k of the team on training tasks, in a run's first and last iterations; shares."""
+
+    first: tuple[float, float]
+    last: tuple[float, float]
+
+    def __str__(self) -> str:
+        return " to ".join(", ".join(f"{100 * share:.0f}" for share in pair) for pair in (self.first, self.last))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one run came to; shares, and minutes of CPU. `phases` are the wall seconds of a mean iteration by what they
+    went to."""
+
+    arm: str
+    seed: int
+    correct: FigureSummary
+    parsed: FigureSummary
+    among_parsed: FigureSummary
+    passed: Passed
+    minutes: float
+    phases: Mapping[str, float]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.arm,
+            str(self.seed),
+            format_share(self.correct.before),
+            format_share(self.correct.after),
+            format_share(self.correct.gain, sign=True),
+            format_share(self.among_parsed.gain, sign=True),
+            f"{format_share(self.parsed.before)} to {format_share(self.parsed.after)}",
+            str(self.passed),
+            f"{self.minutes:.0f}",
+        )
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--family", "families", multiple=True, type=click.Choice(tuple(FAMILIES)), default=tuple(FAMILIES), help="Tasks."
+)
+@study_options
+def main(asked: Asked, families: tuple[str, ...]) -> None:
+    sizes = () if asked.quick else (*SIZES, *HELD_OUT)
+    asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
+    study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
+    runs: dict[str, list[Path]] = {}
+    for seed in asked.seeds:
+        start = warm_start(study, seed)
+        for family in families:
+            arms = {
+                f"{family}, {arm}": (*words, *FAMILIES[family], f"policies.default.from={start}@last")
+                for arm, words in ARMS.items()
+            }
+            for arm, folders in study.train(arms, (seed,)).items():
+                runs.setdefault(arm, []).extend(folders)
+    exchanged = {
+        f"{one} and {other} exchanged": play_exchanged(study, runs[f"{STORIES}, verdicts"], one, other)
+        for one, other in PAIRS
+        if STORIES in families
+    }
+    show(study, runs, exchanged)
+
+
+def warm_start(study: Study, seed: int) -> Path:
+    """Teach a team by examples that `seed` draws, if that was not done; its run folder."""
+    folder, examples = study.folder / "starts" / str(seed), study.folder / "examples" / str(seed)
+    if folder.exists() and read_summary(folder).status == "done":
+        return folder
+    if folder.exists():
+        _mappa("train", "--resume", str(folder))
+        return folder
+    count = QUICK_EXAMPLES if study.asked.quick else EXAMPLES
+    if not examples.exists():
+        _mappa("mathchat", "examples", str(examples), "--count", str(count), "--seed", str(seed))
+    chosen = ("--plugin", "mathchat", "--recipe", "smol", "--examples", str(examples), "--epochs", str(EPOCHS))
+    words = (*study.asked.settings, f"run.root={folder.parent}", f"seed={seed}", "engine.options.threads=2")
+    _mappa("warm-start", *chosen, "--name", folder.name, *words)
+    return folder
+
+
+def _mappa(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "mappa", *arguments], check=True, stdout=sys.stderr)
+
+
+def show(study: Study, runs: Mapping[str, Sequence[Path]], exchanged: Mapping[str, Sequence[Path]]) -> None:
+    """Print what the runs came to, and write it."""
+    found = results(runs)
+    told = [read_row(arm, folder) for arm, folders in runs.items() for folder in folders]
+    claims = judged([claim for claim in CLAIMS if {claim.one, claim.other} <= runs.keys()], found)
+    points = list(points_of(runs))
+    click.echo(table(HEADER, [row.cells for row in told]))
+    click.echo()
+    click.echo(table(("pair", "tasks", "difference", "p", "found", "claimed", ""), [claim.cells for claim in claims]))
+    click.echo(f"\nlearned as claimed: {learned(told)}\n")
+    played = {arm: [read_result(folder) for folder in folders] for arm, folders in exchanged.items()}
+    click.echo(table(("agents", "tasks", "after", "by seed"), rows(played)))
+    click.echo("\nMean points of each agent in the first and the last iterations:\n")
+    click.echo(table(("arm", "agent", "first", "last", "change"), [line.cells for line in points]))
+    evaluations = [
+        {"arm": arm, "seed": seed, "evaluations": stored_evaluations(folder)}
+        for arm, folders in exchanged.items()
+        for seed, folder in zip(study.asked.seeds, folders, strict=True)
+    ]
+    study.finish(study.write(claims=claims, rows=told, learned=learned(told), points=points, exchanged=evaluations))
+
+
+def read_row(arm: str, folder: Path) -> Row:
+    """The figures of a run that ended."""
+    summary = read_summary(folder)
+    own, cpu = summary.eval, summary.seconds.cpu
+    assert own is not None and cpu is not None  # a run that ended was evaluated and timed
+    parsed, among_parsed = own.parsing.values()
+    with RunReader(folder) as reader:
+        metrics = [row.metrics() for row in reader.iterations]
+        passed = passed_by(reader, len(metrics))
+    phases = sorted({name for row in metrics for name in row if name.startswith("seconds/")})
+    return Row(
+        arm=arm,
+        seed=summary.seed,
+        correct=FigureSummary(before=own.before, after=own.after, gain=own.gain),
+        parsed=parsed,
+        among_parsed=among_parsed,
+        passed=passed,
+        minutes=cpu / 60,
+        phases={name.removeprefix("seconds/"): float(np.mean([row[name] for row in metrics])) for name in phases},
+    )
+
+
+def passed_by(reader: RunReader, iterations: int) -> Passed:
+    """Of the groups that are whole, what share of samples was right, and of groups with any that was."""
+    shares: dict[int, list[tuple[float, float]]] = {}
+    played = sorted(reader.trajectories.where(split="train"), key=lambda row: (row.iteration, row.task))
+    for (iteration, _), group in groupby(played, key=lambda row: (row.iteration, row.task)):
+        right = [row.outcome["correct"] > 0.5 for row in group if row.outcome]
+        if right:
+            n, c = len(right), sum(right)
+            shares.setdefault(iteration, []).append((pass_at_k(n, c, 1), pass_at_k(n, c, n)))
+    spans = (range(1, SPAN + 1), range(iterations - SPAN + 1, iterations + 1))
+    first, last = ([pair for iteration in span for pair in shares.get(iteration, ())] for span in spans)
+    return Passed(first=_mean_pair(first), last=_mean_pair(last))
+
+
+def _mean_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    one, k = np.mean(pairs, axis=0).tolist()
+    return one, k
+
+
+def learned(told: Sequence[Row]) -> bool | None:
+    """Whether the team learned the stories as was claimed; None where that was not run, or a bound is not known."""
+    own = [row for row in told if row.arm == f"{STORIES}, verdicts"]
+    gains = [row.correct.gain for row in own]
+    skills = [row.among_parsed.gain for row in own]
+    known = [gain for gain in gains if gain is not None and gain.low is not None]
+    skilled = [gain.mean for gain in skills if gain is not None]
+    if not own or len(known) < len(own) or len(skilled) < len(own):
+        return None
+    mean = float(np.mean([gain.mean for gain in known]))
+    lows = [gain.low for gain in known if gain.low is not None]
+    return mean >= LEAST_GAIN and min(lows) > LEAST_LOW and float(np.mean(skilled)) >= LEAST_SKILL
+
+
+if __name__ == "__main__":
+    main()
