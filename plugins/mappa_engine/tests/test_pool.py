@@ -98,7 +98,7 @@ def called(server: Server, method: str, args) -> Future:
     def work() -> None:
         try:
             value = getattr(server, method)(*args)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised to who waits for the call
             with suppress(InvalidStateError):
                 future.set_exception(error)
         else:
