@@ -130,12 +130,19 @@ class LearnerRank:
 
     def score(self, experience: Experience, reference: bool = True) -> list[TokenScores]:
         """Score this rank's part of the experience with the group's learners and, if `reference`, their references."""
-        own = (name for name in experience.policies if name in self._learners)
-        return [self._score(name, experience, reference) for name in own]
+        by_base: dict[str, list[str]] = {}
+        for name in (name for name in experience.policies if name in self._learners):
+            by_base.setdefault(self._specs[name].model, []).append(name)
+        scores = []
+        for model, names in by_base.items():
+            # A reference goes to the device once for all its policies, and leaves it before the next comes.
+            with self._bases[model].on_device() if reference else nullcontext():
+                scores += [self._score(name, experience, reference) for name in names]
+        return scores
 
     def _score(self, name: str, experience: Experience, reference: bool) -> TokenScores:
         base = self._bases[self._specs[name].model]
-        with self._computing(name, Presence.WEIGHTS) as learner, base.on_device() if reference else nullcontext():
+        with self._computing(name, Presence.WEIGHTS) as learner:
             return score_policy(
                 name,
                 learner.forward,
