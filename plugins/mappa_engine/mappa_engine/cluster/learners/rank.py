@@ -254,6 +254,9 @@ class LearnerRank:
                 ranks=self._ranks,
                 dtype=torch.float32 if self._specs[name].lora is not None else getattr(torch, dtype),
             )
+        if self._config.gpu:
+            # torch would keep what the gathers took, and a sampler that starts again measures what is free.
+            torch.cuda.empty_cache()
 
     def load(self, folder: Path) -> dict[str, int]:
         """Load what any engine saved, on any number of ranks; returns the versions of policies."""
