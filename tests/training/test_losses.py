@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
+from mappa.testing import ScriptedEngine
 from mappa.training import Run
 from mappa.training.skipped_steps import count_consecutive_skips
 from mappa_core import Experience, GuardStop
-from mappa_core.engine import EngineError, EngineLost
+from mappa_core.engine import EngineError, EngineLost, Process
 
 HERE = Path(__file__).parent
 
@@ -104,6 +105,16 @@ def test_whatever_the_engine_dies_of_and_when_the_run_learns_the_same(start, eng
     assert trained.summary.engine_losses == len(events(trained.folder, "engine_lost")) == 4 * moments
     assert engines.made[-1].learned == learned
     assert undisturbed.summary.engine_losses == 0
+
+
+def test_every_process_that_the_engine_replaced_is_an_event(start, monkeypatch):
+    def processes(engine):
+        return (Process(role="sampler", pid=1 + engine.updates, host="here", lost=("it was killed",) * engine.updates),)
+
+    monkeypatch.setattr(ScriptedEngine, "processes", property(processes))
+    trained = start("train.iterations=2").train()
+    assert events(trained.folder, "process_lost") == [{"error": "it was killed"}] * 2
+    assert trained.summary.engine_losses == 2
 
 
 def test_a_fault_that_repeats_ends_the_run_after_three_restarts(start, engines):
