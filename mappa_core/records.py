@@ -409,9 +409,11 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Engine process, as recorded with a run. `versions` are those of its installed libraries."""
+    """Engine process, as recorded with a run. `versions` are those of its installed libraries; `lost` says how each
+    process ended that it replaces, in order."""
 
     role: str
     pid: int
     host: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()

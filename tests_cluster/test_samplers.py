@@ -10,7 +10,7 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file
 
-from mappa_core.errors import EngineError, PromptTooLong
+from mappa_core.errors import EngineError, EngineLost, PromptTooLong
 from mappa_core.records import Sampling
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.buckets import fill_buckets
@@ -197,12 +197,17 @@ async def test_interrupted_weights_are_not_used(side, sampler, newer, cut):
     assert gap(model_of(newer), found) < EXACT
 
 
-async def test_wrong_shape_is_an_error_until_a_full_load(side, sampler, newer):
+async def test_an_engine_that_fails_in_a_load_is_replaced(side, sampler, newer):
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     broken = {name: tensor[:-1] if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
-    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+    process, restarts = engine.actor.process, side.pool.restarts
+    with pytest.raises(EngineLost, match="failed: "):
         await side.load(engine, "solver", 1, broken)
+    while engine.lost is not None or engine.stale:
+        await asyncio.sleep(0.1)
+    assert side.pool.restarts == restarts + 1 and engine.actor.process.pid != process.pid
+    assert "failed: " in engine.actor.process.lost[-1]
     await side.publish("solver", 1, tensors)
     (found,) = await ask(sampler, [(prompts(1)[0], Sampling(max_tokens=30))])
     assert gap(model_of(newer), found) < EXACT

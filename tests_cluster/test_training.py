@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -347,6 +348,118 @@ def test_thirty_killed_actors_lose_nothing(long_undisturbed, role, tmp_path):
     assert len(killer.killed) == 30
     every_prompt_once(outcome.folder, 40)
     assert_equal_to_the_bit(long_undisturbed, outcome.folder, 40)
+
+
+FAULTS = """
+import os, signal, sys, threading, time
+from pathlib import Path
+
+ORDERS = Path({orders!r})
+
+
+def strike(role):
+    import torch
+
+    acts = {{
+        "raise": lambda: (_ for _ in ()).throw(IndexError("a bug of its own")),
+        "memory": lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("no room")),
+        "hang": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    }}
+    for kind, act in acts.items():
+        order = ORDERS / f"{{role}}.{{kind}}"
+        try:
+            order.rename(order.with_suffix(".taken"))
+        except FileNotFoundError:
+            continue
+        act()
+
+
+def wrap(owner, name, role):
+    inner = getattr(owner, name)
+
+    def method(*args, **kwargs):
+        strike(role)
+        return inner(*args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def patch():
+    places = {{
+        "mappa_engine.cluster.samplers.step_loop": ("StepLoop", "_step", "sampler"),
+        "mappa_engine.cluster.learners.rank": ("LearnerRank", "update", "learner"),
+    }}
+    while places:
+        for module in [module for module in places if module in sys.modules]:
+            owner, name, role = places[module]
+            if hasattr(sys.modules[module], owner):
+                wrap(getattr(sys.modules[module], owner), name, role)
+                del places[module]
+        time.sleep(0.01)
+
+
+threading.Thread(target=patch, daemon=True).start()
+"""
+"""Becomes the `sitecustomize` of actors: one that finds an order for its role obeys it, in a step or an update."""
+
+
+class Chaos(threading.Thread):
+    """Orders one fault after the other of processes of a role, each a random moment after the one before was taken; of
+    samplers once they have acted since, as three in a row without an action are the end of an engine."""
+
+    def __init__(self, folder: Path, role: str, faults: Sequence[str], patch: pytest.MonkeyPatch) -> None:
+        super().__init__(daemon=True)
+        self.taken: list[str] = []
+        self._role, self._faults, self._random = role, faults, np.random.default_rng(0)
+        self._folder, self._orders, code = folder / "struck", folder / "orders", folder / "code"
+        self._orders.mkdir()
+        code.mkdir()
+        (code / "sitecustomize.py").write_text(FAULTS.format(orders=str(self._orders)))
+        patch.setenv("PYTHONPATH", str(code))
+
+    def run(self) -> None:
+        for fault in self._faults:
+            before = steps_in(self._folder)
+            while self._role == "sampler" and self.taken and steps_in(self._folder) == before:
+                time.sleep(0.1)
+            time.sleep(float(self._random.uniform(0.0, 3.0)))
+            order = self._orders / f"{self._role}.{fault}"
+            order.touch()
+            while not (taken := order.with_suffix(".taken")).exists():
+                time.sleep(0.1)
+            taken.unlink()
+            self.taken.append(fault)
+
+
+def train_in_chaos(tmp_path: Path, monkeypatch, role: str, faults: Sequence[str], *settings: str) -> Path:
+    """The folder of a run in which every fault was taken, and each was a loss."""
+    chaos = Chaos(tmp_path, role, faults, monkeypatch)
+    chaos.start()
+    outcome = run(tmp_path, "struck", *settings, "train.max_restarts=60", ONE_POLICY).train()
+    assert chaos.taken == list(faults)
+    with RunReader(outcome.folder) as reader:
+        losses = len(reader.events("engine_lost")), len(reader.events("process_lost"))
+    assert losses == ((0, len(faults)) if role == "sampler" else (len(faults), 0))
+    assert outcome.summary.engine_losses == len(faults)
+    return outcome.folder
+
+
+@pytest.mark.parametrize("role", ["learner", "sampler"])
+def test_actors_that_raise_lose_nothing(undisturbed, role, tmp_path, monkeypatch):
+    folder = train_in_chaos(tmp_path, monkeypatch, role, ["raise", "memory"], KILLED)
+    every_prompt_once(folder, 4)
+    assert_equal_to_the_bit(undisturbed, folder, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(10_800)
+@pytest.mark.parametrize("role", ["learner", "sampler"])
+def test_forty_deaths_of_four_kinds_lose_nothing(long_undisturbed, role, tmp_path, monkeypatch):
+    faults = ["raise", "memory", "hang", "kill"] * 10
+    folder = train_in_chaos(tmp_path, monkeypatch, role, faults, "train.iterations=40")
+    every_prompt_once(folder, 40)
+    assert_equal_to_the_bit(long_undisturbed, folder, 40)
 
 
 @pytest.mark.soak

@@ -36,6 +36,9 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     )
     if faults := describe_tool_faults(summary.tools.lost, summary.tools.retries):
         console.print(", ".join(faults), style="yellow", highlight=False)
+    if summary.engine_losses:
+        times = format_count(summary.engine_losses, "time")
+        console.print(f"the engine, or a process of it, was lost {times}", style="yellow", highlight=False)
     with RunReader(trained.folder) as reader:
         show_warnings(console, reader.warnings)
     if (report := trained.folder / "report.html").is_file():

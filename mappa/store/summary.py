@@ -114,6 +114,8 @@ class Summary:
     agents: Mapping[str, AgentSummary] = field(default_factory=dict)
     coach: CoachSummary = field(default_factory=CoachSummary)
     tools: ToolSummary = field(default_factory=ToolSummary)
+    engine_losses: int = 0
+    """How often the engine or a process of it died, hung or failed."""
     seconds: Seconds = field(default_factory=Seconds)
 
 

@@ -39,6 +39,8 @@ _RUN_ID = re.compile("[0-9a-f]{32}")
 _NOTE = "note/"
 """Prefix of the names of notes in the table meta."""
 REOPENED_EVENT = "reopened"  # A play of a log went on, and its verdicts, whose usage this holds, were taken back.
+ENGINE_LOST_EVENT = "engine_lost"  # The run went on with a new engine, or ended.
+PROCESS_LOST_EVENT = "process_lost"  # The engine replaced one of its processes and went on.
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
 PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
 _PAID_USAGE = """

@@ -19,7 +19,7 @@ from mappa.store.agent_columns import summarize_agents
 from mappa.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
-from mappa.store.writer import PROMPT_ROUND_EVENT
+from mappa.store.writer import PROCESS_LOST_EVENT, PROMPT_ROUND_EVENT
 from mappa.training import iteration_figures as figures
 from mappa.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa.training.evaluation_schedule import EvaluationSchedule
@@ -33,7 +33,7 @@ from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.credit.teachers import score_by_teachers
-from mappa_core.errors import GuardStop
+from mappa_core.errors import EngineError, GuardStop
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import DriftReport
 from mappa_core.records import Process, Trajectory
@@ -78,6 +78,9 @@ class TrainingLoop:
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
             await self._checkpoint_written(iterations)
+        except EngineError:
+            self._record_processes()
+            raise
         finally:
             await self._rollouts.close()
             if self._writing is not None:
@@ -157,6 +160,8 @@ class TrainingLoop:
     def _record_processes(self) -> None:
         processes = tuple(self._session.engine.processes)
         if processes != self._processes:
+            for reason in (_losses(processes) - _losses(self._processes)).elements():
+                self._store.record_event(PROCESS_LOST_EVENT, error=reason)
             self._processes = processes
             self._store.record_event("processes", processes=processes)
 
@@ -391,3 +396,8 @@ class TrainingLoop:
             await self._session.engine.load(checkpoint.path / POLICIES)
             self._use_prompts(best.iteration)
         await self.evaluations.evaluate("report", best.iteration)
+
+
+def _losses(processes: Sequence[Process]) -> Counter[str]:
+    """Count how the processes ended that these replaced."""
+    return Counter(reason for process in processes for reason in process.lost)

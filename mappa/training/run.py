@@ -30,12 +30,13 @@ from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
 from mappa.store.summary import Seconds, Summary, read_summary, write_summary
+from mappa.store.writer import ENGINE_LOST_EVENT
 from mappa.training.listener import Listener
 from mappa.training.loop import TrainingLoop
 from mappa.training.summary import build_summary, summarize_selection
 from mappa.training.task_sampler import TaskSampler
 from mappa.training.tracker_threads import TrackerThreads
-from mappa_core.errors import ConfigError, EngineLost, GuardStop, RunError
+from mappa_core.errors import ConfigError, EngineError, EngineLost, GuardStop, RunError
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 
@@ -132,17 +133,18 @@ class Run:
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{sandboxes}"
 
     async def _train(self, listener: Listener) -> TrainResult:
-        """Train to the end. When a process of the engine is lost, close everything and resume the run."""
+        """Train to the end. When the engine is lost or cannot continue, close everything and resume the run."""
         clock, max_restarts = Stopwatch(self._earlier_seconds()), self.composed.config.train.max_restarts
         for number in count(1):
             try:
                 return await self._attempt(listener, clock)
-            except EngineLost as lost:
+            except EngineError as lost:
                 # Without a folder it was lost while it opened: nothing is recorded that a restart could go on from.
                 if self.folder is None:
                     raise
                 with self._open_folder() as folder:
-                    folder.store.record_event("engine_lost", number=number, actor=lost.actor, error=str(lost))
+                    actor = lost.actor if isinstance(lost, EngineLost) else None
+                    folder.store.record_event(ENGINE_LOST_EVENT, number=number, actor=actor, error=str(lost))
                 if number > max_restarts:
                     raise GuardStop(
                         f"the engine was lost {number} times (train.max_restarts={max_restarts}), the last time: "

@@ -285,8 +285,8 @@ class TrainSection:
     """Share of an iteration's trajectories lost to tool failures above which the run stops with a checkpoint."""
     max_skipped: int = 3
     """Consecutive steps of a policy, skipped for a non-finite loss or gradient, at which the run stops."""
-    max_restarts: int = 2
-    """How often a run resumes from its last checkpoint after losing an engine process before it ends."""
+    max_restarts: int = 3
+    """How often a run resumes from its last checkpoint, after the engine was lost or failed, before it ends."""
 
 
 @dataclass

@@ -190,8 +190,6 @@ class Engine(Protocol):
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
         """Load every policy; `train` is None for sampling only. `seed` determines the order of rows."""
 
-    def sampler(self, policy: str) -> Sampler: ...
-
     async def score(self, experience: Experience, *, reference: bool = True) -> Experience:
         """Fill in old_logprobs, ref_logprobs (None unless `reference`) and, with a value head, values of all rows."""
 
@@ -212,6 +210,6 @@ class Engine(Protocol):
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         """Write what `load` needs, weights in `dtype` (`checkpoint.dtype`) if it can. Samplers may go on meanwhile."""
 
+    def sampler(self, policy: str) -> Sampler: ...
     async def load(self, folder: Path) -> None: ...
-
     async def close(self) -> None: ...

@@ -90,6 +90,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
         "agents": {"solver": {"score": 8.5, "tool_success": None, "turns": 1.0, "length": 32.0}},
         "coach": {"verdicts": 100, "failed": 1, "usd": None},
         "tools": {"lost": 0, "retries": 0},
+        "engine_losses": 0,
         "seconds": {"wall": 120.0, "cpu": 200.0},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,6 +154,7 @@ class PacedSampler(ScriptedSampler):
         self._options = options
 
     async def sample(self, tokens, sampling):
+        self._engine.strike("sample")
         first = self.version
         self._engine.sampled_during.append(self._engine.updating)
         asked = bytes(tokens.astype(np.uint8)).decode().removeprefix("<user>").removesuffix("<assistant>")
@@ -171,8 +173,9 @@ class PacedSampler(ScriptedSampler):
 class PacedEngine(ScriptedEngine):
     """Rollouts and updates take time, and its weights are what they were learned from: per update, the trajectories."""
 
-    def __init__(self, options, losses) -> None:
+    def __init__(self, options, losses, chaos) -> None:
         super().__init__(doubling)
+        self.strike = chaos
         self._options = options
         self._losses = losses
         self.deterministic = options.deterministic
@@ -189,6 +192,7 @@ class PacedEngine(ScriptedEngine):
         self.updating = True
         await asyncio.sleep(self._options.update_ms / 1000)
         self.updating = False
+        self.strike("update")
         if self.updates + 1 in self._losses:
             self._losses.remove(self.updates + 1)
             raise EngineLost("learner 0 was killed", actor="learner-0")
@@ -197,11 +201,17 @@ class PacedEngine(ScriptedEngine):
         skips = self.updates in self._options.skips
         return {name: {"steps": 0.0 if skips else 2.0, "skipped": 2.0 if skips else 0.0} for name in self._samplers}
 
+    async def publish(self):
+        self.strike("publish")
+        return await super().publish()
+
     def _write(self, path):
+        self.strike("save")
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(self.learned))
 
     async def load(self, folder):
+        self.strike("load")
         self.learned = json.loads((folder / "updates").read_text())
         self.updates = len(self.learned)
         await self.publish()
@@ -209,15 +219,23 @@ class PacedEngine(ScriptedEngine):
 
 class MakingEngines:
     """Builds paced engines and keeps hold of them. `losses`: updates, from 1, during which a process is lost, once for
-    every time they stand there."""
+    every time they stand there. `faults`: what a method raises, by its name and the number of the call, from 1, over
+    all engines."""
 
     def __init__(self) -> None:
         self.made = []
         self.losses = []
+        self.faults = {}
+        self.calls = Counter()
 
     def __call__(self, options):
-        self.made.append(PacedEngine(options, self.losses))
+        self.made.append(PacedEngine(options, self.losses, self.strike))
         return self.made[-1]
+
+    def strike(self, method):
+        self.calls[method] += 1
+        if (fault := self.faults.pop((method, self.calls[method]), None)) is not None:
+            raise fault
 
 
 @dataclass

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
+from mappa.testing import ScriptedEngine
 from mappa.training import Run
 from mappa.training.skipped_steps import count_consecutive_skips
 from mappa_core import Experience, GuardStop
+from mappa_core.engine import EngineError, EngineLost, Process
 
 HERE = Path(__file__).parent
 
@@ -72,6 +74,54 @@ def test_engine_lost_too_often_stops_the_run_and_the_run_can_be_resumed(start, e
     assert kept(folder) == (2,)
     assert Run.resume(folder, "train.max_restarts=2", registry=registry).train().summary.status == "done"
     assert len(events(folder, "engine_lost")) == 3
+
+
+class Defect(EngineError):
+    """What an engine cannot go on after, though no process of it is lost."""
+
+
+@pytest.mark.parametrize("moments", [1, pytest.param(10, marks=pytest.mark.soak)])
+def test_whatever_the_engine_dies_of_and_when_the_run_learns_the_same(start, engines, moments):
+    iterations = moments + 2
+    settings = (f"train.iterations={iterations}", "checkpoint.every=1", "train.max_restarts=60")
+    undisturbed = start(*settings, options="deterministic: true", name="undisturbed").train()
+    learned, calls = engines.made[-1].learned, dict(engines.calls)
+    random = np.random.default_rng(0)
+    engines.calls.clear()
+    deaths = [
+        (method, int(number) + 1, fault)
+        for method in ("sample", "update", "publish", "save")
+        for number, fault in zip(
+            random.choice(calls[method], moments, replace=False),
+            [Defect(f"{method} broke"), EngineLost(f"{method} was killed", actor="one")] * moments,
+            strict=False,
+        )
+    ]
+    engines.faults = {(method, number): fault for method, number, fault in deaths}
+    assert len(engines.faults) == 4 * moments
+    trained = start(*settings, options="deterministic: true").train()
+    assert (trained.summary.status, trained.summary.iterations) == ("done", iterations)
+    assert engines.faults == {}
+    assert trained.summary.engine_losses == len(events(trained.folder, "engine_lost")) == 4 * moments
+    assert engines.made[-1].learned == learned
+    assert undisturbed.summary.engine_losses == 0
+
+
+def test_every_process_that_the_engine_replaced_is_an_event(start, monkeypatch):
+    def processes(engine):
+        return (Process(role="sampler", pid=1 + engine.updates, host="here", lost=("it was killed",) * engine.updates),)
+
+    monkeypatch.setattr(ScriptedEngine, "processes", property(processes))
+    trained = start("train.iterations=2").train()
+    assert events(trained.folder, "process_lost") == [{"error": "it was killed"}] * 2
+    assert trained.summary.engine_losses == 2
+
+
+def test_a_fault_that_repeats_ends_the_run_after_three_restarts(start, engines):
+    engines.faults = {("update", number): Defect("a bug of its own") for number in range(1, 10)}
+    with pytest.raises(GuardStop, match=r"lost 4 times \(train.max_restarts=3\), the last time: a bug of its own"):
+        start().train()
+    assert engines.calls["update"] == 4
 
 
 # --- steps that are not finite ----------------------------------------------------------------------------------------

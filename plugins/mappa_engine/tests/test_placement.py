@@ -282,6 +282,13 @@ def test_packed_tokens_are_fewer_on_cpus():
     assert short.loads[0].by_phase["learning"]["activations"] < long.loads[0].by_phase["learning"]["activations"]
 
 
+def test_host_memory_holds_every_base_and_a_copy_while_a_rank_loads():
+    machine = Machine(host="n0", cpus=16, gpus=8, gpu_bytes=80 * GB)
+    found = placed(resources=Resources(nodes=(machine,)), placement="separate", learner_ranks=4)
+    assert found.host_parts["n0"]["references"] == 4 * 2 * FOUR_B.parameters
+    assert found.host_parts["n0"]["copies at the start"] == 4 * 2 * FOUR_B.parameters
+
+
 def test_host_memory_of_a_gpu_node_is_checked():
     machine = Machine(host="n0", cpus=16, gpus=8, gpu_bytes=80 * GB, memory_bytes=512 * GB)
     roomy = placed(resources=Resources(nodes=(machine,)))
@@ -289,6 +296,7 @@ def test_host_memory_of_a_gpu_node_is_checked():
     waiting = 8 * (3 * 2 * FOUR_B.parameters) + 3 * 12 * FOUR_B.parameters
     assert roomy.host_parts["n0"]["states while agents sample"] == pytest.approx(waiting, rel=1e-6)
     assert roomy.host_parts["n0"]["references"] == 8 * 2 * FOUR_B.parameters
+    assert roomy.host_parts["n0"]["copies at the start"] == 0  # more waits there later
     assert roomy.options.zero == 2
     tight = placed(resources=Resources(nodes=(replace(machine, memory_bytes=300 * GB),)))
     assert tight.options.zero == 3 and tight.host_bytes["n0"] <= 0.92 * 300 * GB

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mappa_core import ConfigError, Sampling
-from mappa_core.engine import EngineError
+from mappa_core.engine import EngineError, EngineLost, Process
 from mappa_engine.cluster.errors import ActorLost, ActorTimeout, NodeLost
 from mappa_engine.cluster.samplers.messages import Generation, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.pool import MAX_ATTEMPTS, SamplerPool
@@ -81,7 +81,8 @@ class RayActors:
             raise self.doomed
         server = Server(len(self.servers.setdefault(name, [])), paused=paused)
         self.servers[name].append(server)
-        return SimpleNamespace(server=server, call=lambda method, *args: called(server, method, args))
+        process = Process(role="sampler", pid=server.number, host="here")
+        return SimpleNamespace(server=server, process=process, call=lambda method, *args: called(server, method, args))
 
     async def wait_for(self, call, *, deadline_s, what):
         async with asyncio.timeout(deadline_s):
@@ -97,7 +98,7 @@ def called(server: Server, method: str, args) -> Future:
     def work() -> None:
         try:
             value = getattr(server, method)(*args)
-        except (ActorLost, EngineError) as error:
+        except Exception as error:  # noqa: BLE001 - raised to who waits for the call
             with suppress(InvalidStateError):
                 future.set_exception(error)
         else:
@@ -312,14 +313,39 @@ async def test_start_errors_are_raised_unchanged():
         await pool.open()
 
 
-async def test_program_errors_restart_nothing(opened):
+@pytest.mark.parametrize("fault", [MemoryError("no room"), RuntimeError("CUDA out of memory"), LOST])
+async def test_whatever_ends_an_engine_it_is_replaced_and_the_reason_is_kept(opened, fault):
     pool, ray_actors, refreshed = await opened(1)
+    tasks = sample(pool, 2)
+    for start in range(MAX_ATTEMPTS - 1):
+        (await submitted(ray_actors, "sampler-p-0", start=start)).fail(fault)
+    (await submitted(ray_actors, "sampler-p-0", start=MAX_ATTEMPTS - 1)).answer()
+    assert [completion.tokens.tolist() for completion in await asyncio.gather(*tasks)] == [[MAX_ATTEMPTS - 1]] * 2
+    assert refreshed == ["sampler-p-0"] * (MAX_ATTEMPTS - 1)
+    (engine,) = pool.engines
+    assert [str(fault) in reason for reason in engine.actor.process.lost] == [True] * (MAX_ATTEMPTS - 1)
+
+
+async def test_a_fault_that_repeats_ends_after_three_restarts_with_its_traceback(opened):
+    pool, ray_actors, _ = await opened(1)
     (task,) = sample(pool, 1)
-    (await submitted(ray_actors, "sampler-p-0")).fail(EngineError("vLLM failed: IndexError"))
-    with pytest.raises(EngineError, match="IndexError"):
+    fault = IndexError("a bug of its own")
+    fault.add_note("Raised in an actor:\nTraceback")
+    for start in range(MAX_ATTEMPTS + 1):
+        (await submitted(ray_actors, "sampler-p-0", start=start)).fail(fault)
+    with pytest.raises(EngineLost, match="IndexError: a bug of its own\nRaised in an actor:\nTraceback"):
         await task
-    assert len(ray_actors.servers["sampler-p-0"]) == 1
-    assert not refreshed
+    assert len(ray_actors.servers["sampler-p-0"]) == MAX_ATTEMPTS + 1 == 4
+
+
+async def test_an_engine_that_does_not_open_again_is_tried_again(opened):
+    pool, ray_actors, _ = await opened(1)
+    (task,) = sample(pool, 1)
+    server = await submitted(ray_actors, "sampler-p-0")
+    ray_actors.doomed = ConfigError("less memory is free than the engine takes")
+    server.fail(LOST)
+    with pytest.raises(EngineLost, match="does not open again: less memory is free"):
+        await task
 
 
 async def test_cancelled_request_is_aborted(opened):

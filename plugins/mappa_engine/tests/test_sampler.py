@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core import ConfigError, PromptTooLong, Sampling
-from mappa_core.engine import PolicySpec
+from mappa_core.engine import EngineLost, PolicySpec
 
 
 def prompts(count: int, seed: int = 0) -> list[np.ndarray]:
@@ -176,7 +176,7 @@ async def test_cancelled_caller_disturbs_no_other(qwen3, opened):
 async def test_decoding_error_reaches_callers_once(qwen3, opened):
     engine = await opened(qwen3)
     sampler, bad = engine.sampler("solver"), np.array([100_000], np.int32)
-    with pytest.raises(IndexError):
+    with pytest.raises(EngineLost, match="IndexError"):
         await sampler.sample(bad, Sampling(max_tokens=5))
     assert len((await sampler.sample(prompts(1)[0], Sampling(max_tokens=1))).tokens) == 1
 

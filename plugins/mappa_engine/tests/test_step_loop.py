@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mappa_core import Sampling
-from mappa_core.engine import EngineError
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest
-from mappa_engine.cluster.samplers.step_loop import StepLoop
+from mappa_engine.cluster.samplers.step_loop import StepError, StepLoop
 
 
 class Core:
@@ -176,11 +175,11 @@ def test_failed_step_fails_all_calls():
     core.broken = True
     with at_work(core) as step_loop:
         step_loop.submit((request("a"),))
-        with pytest.raises(EngineError, match="the core broke"):
+        with pytest.raises(StepError, match="the core broke"):
             step_loop.take_results(10)
-        with pytest.raises(EngineError, match="the core broke"):
+        with pytest.raises(StepError, match="the core broke"):
             step_loop.submit((request("b"),))
-        with pytest.raises(EngineError, match="the core broke"):
+        with pytest.raises(StepError, match="the core broke"):
             step_loop.run(step_loop.pause)
 
 

@@ -155,5 +155,5 @@ def test_runs_are_compared_without_the_plugins_that_they_used(runs, capsys):
 def test_limits_that_change_no_result_make_no_arm(runs, tmp_path, capsys):
     other = shutil.copytree(runs / "strict1", tmp_path / "other")
     config = other / "config.yaml"
-    config.write_text(config.read_text().replace("max_restarts: 2", "max_restarts: 5").replace("kl: 0.5", "kl: 0.6"))
+    config.write_text(config.read_text().replace("max_restarts: 3", "max_restarts: 5").replace("kl: 0.5", "kl: 0.6"))
     assert "there is but one setting to compare" in refused(capsys, runs / "strict0", other)

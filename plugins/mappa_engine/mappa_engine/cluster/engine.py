@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mappa_engine.cluster.builder import EngineBuilder
     from mappa_engine.cluster.learners import LearnerGroup
     from mappa_engine.cluster.samplers.pool import SamplerPool
+    from mappa_engine.cluster.samplers.remote_engine import RemoteEngine
     from mappa_engine.cluster.samplers.sampler import ClusterSampler
     from mappa_engine.cluster.setup import ClusterSetup
 
@@ -316,13 +317,7 @@ class ClusterEngine(Engine):
     async def _give_gpus_to_learners(self) -> None:
         """Move colocated samplers off the GPUs and learners onto them. A publish reverses it."""
         if self._open_setup.colocated:
-            for pool in self._pools_to_offload:
-                for engine in pool.engines:
-                    try:
-                        await engine.pause()
-                        await engine.sleep()
-                    except EngineLost:
-                        await engine.end()  # what it still held is free then
+            await _gather(*(_put_to_sleep(engine) for pool in self._pools_to_offload for engine in pool.engines))
             await _gather(*(group.reload() for group in self._groups))
 
     @asynccontextmanager
@@ -365,6 +360,15 @@ class ClusterEngine(Engine):
                 "the engine was opened for sampling only: to learn, open it with a train section and a trained policy"
             )
         return self._groups
+
+
+async def _put_to_sleep(engine: RemoteEngine) -> None:
+    """Free an engine's GPU, whatever state it is in."""
+    try:
+        await engine.pause()
+        await engine.sleep()
+    except EngineLost:
+        await engine.end()  # what it still held is free then
 
 
 async def _gather(*awaited: Awaitable[T]) -> list[T]:

@@ -4,6 +4,7 @@ EngineError
 ├── SyncError             new weights did not reach a sampler, or not as the learner sent them
 └── EngineLost            an engine process died or hangs; the run itself is sound
     ├── ActorLost         it died
+    ├── ActorFailed       its own code raised what no caller expects
     ├── ActorTimeout      it did not answer in time
     └── NodeLost          its node is gone
 """
@@ -19,6 +20,17 @@ class SyncError(EngineError):
 
 class ActorLost(EngineLost):
     """An actor died, or was killed. The message says how it ended."""
+
+
+class ActorFailed(EngineLost):
+    """The code in an actor raised what no caller expects, out of memory for example. What it left half done is not
+    known, so its owner has to stop it. The message has the traceback."""
+
+    @classmethod
+    def of(cls, actor: object, error: Exception, *, name: str) -> ActorFailed:
+        """Build the error of `actor`, whose call raised `error`."""
+        notes = getattr(error, "__notes__", ())
+        return cls("\n".join([f"{actor} failed: {type(error).__name__}: {error}", *notes]), actor=name)
 
 
 class ActorTimeout(EngineLost):

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from mappa_core.engine import Completion
+from mappa_core import MappaError
+from mappa_core.engine import Completion, EngineLost
+from mappa_core.redaction import format_error
 
 if TYPE_CHECKING:
     from mappa_engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
@@ -36,11 +38,17 @@ class Worker:
         self._decoders.append(decoder)
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `job` exclusively on the thread and return its result."""
+        """Run `job` exclusively on the thread and return its result. Raises EngineLost where it raises what is no error
+        of Mappa."""
         future = self._thread.submit(job, *args, **kwargs)
         self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except MappaError:
+            raise
+        except Exception as error:
+            raise _as_lost(error) from error
 
     def submit(self, decoder: Decoder, wave: DecodeWave) -> None:
         """Queue `wave` for decoding. Called on the event loop of its callers."""
@@ -70,7 +78,7 @@ class Worker:
         if error is not None:
             for decoder in self._decoders:
                 for request in decoder.abort_all():
-                    request.future.get_loop().call_soon_threadsafe(_fail, request, error)
+                    request.future.get_loop().call_soon_threadsafe(_fail, request, _as_lost(error))
         if any(decoder.pending for decoder in self._decoders):
             self._decoding = True
             self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
@@ -89,6 +97,12 @@ def _set_results(finished: FinishedRequests) -> None:
     for request, completion in finished:
         if not request.future.done():
             request.future.set_result(completion)
+
+
+def _as_lost(error: BaseException) -> BaseException:
+    """Return EngineLost for what is no error of Mappa, out of memory for example: what a job left half done is not
+    known, and a new engine can repeat the work."""
+    return error if isinstance(error, MappaError) else EngineLost(f"the engine failed: {format_error(error)}")
 
 
 def _fail(request: DecodeRequest, error: BaseException) -> None:

@@ -26,3 +26,14 @@ def test_model_is_checked_on_its_device(qwen3, events):
     """On a host without bfloat16, one thread a rank, a model of 4 B parameters would be checked for minutes."""
     FrozenModel(qwen3, dtype=torch.bfloat16, device=torch.device("cuda"), layout=BatchLayout("packed", 64))
     assert events == ["cuda", "checked", "cpu"]
+
+
+def test_model_stays_on_its_device_until_the_outermost_use_ends(qwen3, events):
+    base = FrozenModel(qwen3, dtype=torch.bfloat16, device=torch.device("cuda"), layout=BatchLayout("packed", 64))
+    events.clear()
+    with base.on_device():
+        for _ in range(2):
+            with base.on_device():
+                pass
+        assert "cpu" not in events
+    assert events.count("cpu") == 1

@@ -41,6 +41,7 @@ class FrozenModel:
         self.model_name = model_name
         self.device = device
         self._stays_on_device = False
+        self._uses = 0
         with self.on_device():  # where it is going to compute: on the host it would take minutes
             check_model(model, layout, model_name=model_name)
         self.adapters = Adapters(model, model_name=place)
@@ -61,12 +62,14 @@ class FrozenModel:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Keep the model on the device inside the context."""
+        """Keep the model on the device inside the context, and inside those around it."""
         self.model.to(self.device)
+        self._uses += 1
         try:
             yield
         finally:
-            if not self._stays_on_device:
+            self._uses -= 1
+            if not self._stays_on_device and not self._uses:
                 self.model.to("cpu")
 
     def predict_reference(self, batch: MicroBatch) -> Predictions:

@@ -12,6 +12,7 @@ from mappa_core import MappaError
 from mappa_core.engine import EngineLost, Loss, PolicySpec, Process
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
+from mappa_engine.cluster.errors import ActorFailed
 from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerConfig, LearnerRank
 from mappa_engine.cluster.sync import vllm_transfer
@@ -207,9 +208,7 @@ class LearnerGroup:
             raise
         except Exception as error:
             lost = await self._lost_rank()
-            if lost is not None:
-                raise lost from error
-            raise
+            raise lost or ActorFailed.of(f"a rank of the learners {self.name}", error, name=self.name) from error
 
     async def _lost_rank(self) -> EngineLost | None:
         """Return the error of a lost rank, if there is one: it explains failures of others."""

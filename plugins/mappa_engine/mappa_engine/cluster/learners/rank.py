@@ -130,12 +130,19 @@ class LearnerRank:
 
     def score(self, experience: Experience, reference: bool = True) -> list[TokenScores]:
         """Score this rank's part of the experience with the group's learners and, if `reference`, their references."""
-        own = (name for name in experience.policies if name in self._learners)
-        return [self._score(name, experience, reference) for name in own]
+        by_base: dict[str, list[str]] = {}
+        for name in (name for name in experience.policies if name in self._learners):
+            by_base.setdefault(self._specs[name].model, []).append(name)
+        scores = []
+        for model, names in by_base.items():
+            # A reference goes to the device once for all its policies, and leaves it before the next comes.
+            with self._bases[model].on_device() if reference else nullcontext():
+                scores += [self._score(name, experience, reference) for name in names]
+        return scores
 
     def _score(self, name: str, experience: Experience, reference: bool) -> TokenScores:
         base = self._bases[self._specs[name].model]
-        with self._computing(name, Presence.WEIGHTS) as learner, base.on_device() if reference else nullcontext():
+        with self._computing(name, Presence.WEIGHTS) as learner:
             return score_policy(
                 name,
                 learner.forward,
@@ -247,6 +254,9 @@ class LearnerRank:
                 ranks=self._ranks,
                 dtype=torch.float32 if self._specs[name].lora is not None else getattr(torch, dtype),
             )
+        if self._config.gpu:
+            # torch would keep what the gathers took, and a sampler that starts again measures what is free.
+            torch.cuda.empty_cache()
 
     def load(self, folder: Path) -> dict[str, int]:
         """Load what any engine saved, on any number of ranks; returns the versions of policies."""

@@ -154,7 +154,17 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
         host["references"] = references
     if inputs.colocated:
         host["states while agents sample"] = sum(size for part, size in states.items() if part != "gradients")
+    if inputs.device == "gpu":
+        host["copies at the start"] = max(0, _start_bytes(whole, bases, inputs) - sum(host.values()))
     return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host=host)
+
+
+def _start_bytes(whole: Sequence[ModelShape], bases: Mapping[str, ModelShape], inputs: MemoryInputs) -> int:
+    """Return the host memory of a rank that loads its policies: every base, and beside them the one copy to be trained
+    that is not on the GPU yet, whole whatever is sharded later."""
+    models = {shape.model: memory_estimate.weight_bytes(shape, inputs.dtype) for shape in (*whole, *bases.values())}
+    copy = max((models[shape.model] for shape in whole), default=0)
+    return PROCESS_BYTES[inputs.device] + sum(models.values()) + copy
 
 
 def _only(parts: MemoryParts, name: memory_estimate.MemoryPart) -> MemoryParts:

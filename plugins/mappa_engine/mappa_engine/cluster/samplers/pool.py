@@ -68,7 +68,7 @@ class SamplerPool:
     @property
     def restarts(self) -> int:
         """Number of engine restarts."""
-        return sum(engine.restarts for engine in self.engines)
+        return sum(len(engine.losses) for engine in self.engines)
 
     async def open(self) -> None:
         """Start all engines, with the weights of the model's folder."""

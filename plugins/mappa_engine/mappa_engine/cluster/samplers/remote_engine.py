@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mappa_core import InputError, MappaError
 from mappa_core.engine import EngineError, EngineLost
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors.actor import Actor
 from mappa_engine.cluster.actors.ray_actors import RayActors, ReservedBundle
-from mappa_engine.cluster.errors import ActorTimeout
+from mappa_engine.cluster.errors import ActorFailed, ActorTimeout
 from mappa_engine.cluster.samplers.messages import (
     Generation,
     GenerationRequest,
@@ -74,14 +75,16 @@ class PendingRequest:
 
 
 class RemoteEngine:
-    """A sampler actor. After it was lost, calls raise EngineLost until `restart`."""
+    """A sampler actor. After it was lost, calls raise EngineLost until `restart`. An actor whose code raises what is no
+    error of Mappa is lost, too: nobody knows what vLLM left half done."""
 
     def __init__(
         self, name: str, ray_actors: RayActors, config: SamplerConfig, resources: EngineResources, deadlines: Deadlines
     ) -> None:
         self.name = name
-        self.restarts = 0
         self.lost: EngineLost | None = None
+        self.losses: list[str] = []
+        """How each actor ended that was replaced."""
         self.stale = False
         """Whether it was restarted and has not received its weights since."""
         self.paused = False
@@ -113,30 +116,42 @@ class RemoteEngine:
             self._gpu_numbers = await self._ray_actors.gpu_numbers(
                 (resources.slot, *resources.other_slots), share=resources.gpus, deadline_s=self._deadlines.start_s
             )
-        self._actor = await self._ray_actors.start(
-            SamplerServer,
-            replace(self._config, memory_share=resources.memory_share),
-            paused=paused,
-            gpu_numbers=self._gpu_numbers,
-            name=self.name,
-            role=ROLE,
-            deadline_s=self._deadlines.start_s,
-            slot=resources.slot,
-            cpus=resources.cpus,
-            gpus=resources.gpus,
-            threads=THREADS,
-            libraries=_LIBRARIES,
-            environment=vllm_environment(self._config.device, self._config.dtype),
-        )
+        try:
+            self._actor = await self._ray_actors.start(
+                SamplerServer,
+                replace(self._config, memory_share=resources.memory_share),
+                paused=paused,
+                gpu_numbers=self._gpu_numbers,
+                name=self.name,
+                role=ROLE,
+                deadline_s=self._deadlines.start_s,
+                slot=resources.slot,
+                cpus=resources.cpus,
+                gpus=resources.gpus,
+                threads=THREADS,
+                libraries=_LIBRARIES,
+                environment=vllm_environment(self._config.device, self._config.dtype),
+            )
+        except MappaError:
+            raise
+        except Exception as error:
+            raise ActorFailed.of(f"the actor {self.name}", error, name=self.name) from error
         self.paused, self.lost, self._asleep = paused, None, False
 
     async def restart(self) -> None:
         """Replace a lost actor by a new one. It is paused, with the weights of the model's folder, and gets the pending
         requests again."""
+        reason = str(self.lost)
         await self.end()
-        await self.start(paused=True)
+        try:
+            await self.start(paused=True)
+        except InputError as error:
+            # The same settings and model did open: what is missing now, memory for example, may be there again later.
+            raise EngineLost(f"the engine {self.name} does not open again: {error}", actor=self.name) from error
         self.stale = True
-        self.restarts += 1
+        self.losses.append(reason)
+        assert self.actor.process is not None  # it has started
+        self.actor.process = replace(self.actor.process, lost=tuple(self.losses))
         # In their former waves, as the results of a wave may depend on which requests were in it.
         for _, wave in itertools.groupby(self._pending.values(), key=lambda pending: pending.wave):
             self._send(tuple(pending.request for pending in wave))
@@ -239,9 +254,19 @@ class RemoteEngine:
             call = actor.call(method, *args)
             return await self._ray_actors.wait_for(call, deadline_s=deadline_s or self._deadlines.sync_s, what=what)
         except EngineLost as lost:
-            if self._actor is actor:
-                self.lost = lost
+            self._lose(actor, lost)
             raise
+        except MappaError:
+            raise
+        except Exception as error:
+            failed = ActorFailed.of(actor, error, name=self.name)
+            self._lose(actor, failed)
+            raise failed from error
+
+    def _lose(self, actor: Actor, lost: EngineLost) -> None:
+        """Record that an actor is lost, unless another has replaced it."""
+        if self._actor is actor:
+            self.lost = lost
 
     def _send(self, wave: RequestWave) -> None:
         if wave:

@@ -33,6 +33,10 @@ class StepEngine(Protocol):
     def reset_prefix_cache(self) -> None: ...
 
 
+class StepError(Exception):
+    """A step failed. vLLM's state is unknown since, so the engine computes nothing any more."""
+
+
 class _ScoreJob:
     """Sequences to score, with the log-probabilities so far."""
 
@@ -151,9 +155,7 @@ class StepLoop:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise EngineError(
-                f"vLLM failed in a step, and the engine computes nothing any more: {self._failure!r}"
-            ) from self._failure
+            raise StepError(f"vLLM failed in a step: {self._failure!r}") from self._failure
 
     def _has_work(self) -> bool:
         return bool(self._jobs or self._scorings or (self._waves and not self.paused) or self._engine.active)

@@ -25,10 +25,14 @@ class WorkerExtension:
 
 
 def discard_partial_reload(model: nn.Module) -> None:
-    """Put the tensors back that a load which broke off had taken out of a model's layers."""
+    """Put the tensors back that a load which broke off had taken out of a model's layers.
+
+    It brings back no weights: layers that were complete have the new ones (and vLLM 0.33 writes most layers in place,
+    as they arrive), so the engine must not compute until a load is complete.
+    """
     for layer in model.modules():
         loading = layerwise.get_layerwise_info(layer)
-        if loading.can_load():
+        if loading.kernel_tensors is not None:
             layerwise._place_kernel_tensors(layer, loading)
             loading.reset()
     layerwise.LOADING_LAYERS.clear()

@@ -193,10 +193,13 @@ class Publisher:
 
     async def _sleep_all(self, deliveries: Sequence[_Delivery]) -> None:
         """Let all engines sleep; lost ones hold nothing."""
-        for engine in dict.fromkeys(engine for delivery in deliveries for engine in delivery.engines):
-            with self._waiting(f"engine {engine.name!r} to sleep"), suppress(EngineLost):
-                await engine.pause()
-                await engine.sleep()
+        engines = dict.fromkeys(engine for delivery in deliveries for engine in delivery.engines)
+        await asyncio.gather(*(self._sleep(engine) for engine in engines))
+
+    async def _sleep(self, engine: SamplerEngine) -> None:
+        with self._waiting(f"engine {engine.name!r} to sleep"), suppress(EngineLost):
+            await engine.pause()
+            await engine.sleep()
 
     async def _deliver(self, delivery: _Delivery) -> _Loaded:
         """Send the weights to the engines, which load them, and compute the learner's side of a probe meanwhile."""
