@@ -80,7 +80,8 @@ def main() -> None:
                 typical = time.perf_counter() - clock
         (run,) = (path for path in root.iterdir() if not path.name.startswith("."))
         check(run, size * asked.batches, asked.agents)
-    print(f"{size * asked.batches:,} plays in {asked.batches} batches, {killed} of them killed: every play is judged once")
+    plays = f"{size * asked.batches:,} plays in {asked.batches} batches"
+    print(f"{plays}, {killed} of them killed: every play is judged once")
     # The first batch makes the run.
     first, last = np.asarray(taken[1 : 1 + fifth]), np.asarray(taken[-fifth:])
     medians = f"{np.median(first):.2f} s at the start, {np.median(last):.2f} s at the end"

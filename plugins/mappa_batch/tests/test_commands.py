@@ -147,6 +147,7 @@ async def test_a_coach_is_evaluated_in_batches(server: OpenAIServer, tmp_path: P
     assert not (tmp_path / "batches.db").exists()
 
 
+@pytest.mark.slow
 async def test_policies_act_in_batches(tmp_path: Path) -> None:
     """A wave of actions is a batch: three agents, one after another, of five tasks each."""
     server = OpenAIServer(lambda question: "word", polls=1)
