@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
+.PHONY: help train improve cluster test test-slow test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -25,7 +25,8 @@ help:
 	@echo "                                           install, then improve the prompts of a team that needs no model"
 	@echo "make cluster [SEED=0] [ARGS='key=value …']"
 	@echo "                                           install, then train MathChat a little with Ray, DeepSpeed and vLLM"
-	@echo "make test                                  install, then run every check and test"
+	@echo "make test                                  install, then run every check, and all tests but the slow ones"
+	@echo "make test-slow                             install, then run the slow ones: whole trainings, samples of pages, benchmarks"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
@@ -105,6 +106,10 @@ test: .venv/.test | chromium
 # Three on two cores: tests wait for processes about as often as they compute.
 pytest: .venv/.test | chromium
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15
+
+# Some of these wait for what they killed or held, so they are more than the cores here, too.
+test-slow: .venv/.test | chromium
+	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15 -m 'slow and not soak'
 
 test-cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/pytest tests_cluster --durations=15

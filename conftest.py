@@ -37,12 +37,6 @@ collect_ignore = ["tests/third_party"]
 """Their tests are run as theirs, in `tests/downstream`."""
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: one that begins last is waited for by all other processes."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 class Site:
     """A folder of distributions on the path, as pip would leave them."""
 

@@ -1,11 +1,11 @@
 """What it costs to observe a log that grows: a batch of plays when the run holds many, against when it holds few.
 
-A log gets `--plays` plays in 50 batches. After each one a process observes it: it imports what is new, judges it with
-the coach `evidence`, and sums up the run. In the middle ten of these processes are killed at moments that differ; at
-the end every play has to be there once, and every action to be judged once. The ratio is that of a batch among the last
-ten and one among the first ten, by CPU time; the last line is the median, with its interval.
+A log gets `--plays` plays in `--batches` batches. After each one a process observes it: it imports what is new, judges
+it with the coach `evidence`, and sums up the run. In the middle a fifth of these processes is killed at moments that
+differ; at the end every play has to be there once, and every action to be judged once. The ratio is that of a batch
+among the last fifth and one among the first, by CPU time; the last line is the median, with its interval.
 
-    python bench/observe.py [--plays 5000] [--agents 4]
+    python bench/observe.py [--plays 5000] [--batches 50] [--agents 4]
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from mappa.look.observe_logs import observe_logs
 from mappa.runs import RunReader
 from mappa.testing import load_plugins
 from mappa_core.plugins import Registry
-
-BATCHES, PAIRS, KILLS = 50, 10, 10
 
 
 def play(number: int, agents: int) -> str:
@@ -55,34 +53,37 @@ def check(run: Path, plays: int, agents: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plays", type=int, default=5000)
+    parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--agents", type=int, default=4)
-    asked = parse_arguments(parser, plays=100, agents=2)
-    registry, size = load_plugins(only=("look", "evidence")), asked.plays // BATCHES
+    asked = parse_arguments(parser, plays=20, batches=10, agents=2)
+    registry = load_plugins(only=("look", "evidence"))
+    size, fifth = asked.plays // asked.batches, asked.batches // 5
     fork = multiprocessing.get_context("fork")
     taken: list[float] = []
     killed, typical = 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         log, root = Path(folder) / "team.jsonl", Path(folder) / "runs"
-        for batch in range(BATCHES):
+        for batch in range(asked.batches):
             with log.open("a") as file:
                 file.writelines(play(batch * size + number, asked.agents) for number in range(size))
             begun, clock = cpu_seconds(), time.perf_counter()
             process = fork.Process(target=observe, args=(registry, log, root))
             process.start()
-            kill = batch - (BATCHES - KILLS) // 2
-            if 0 <= kill < KILLS:
-                time.sleep(typical * (kill + 0.5) / KILLS)
+            kill = batch - (asked.batches - fifth) // 2
+            if 0 <= kill < fifth:
+                time.sleep(typical * (kill + 0.5) / fifth)
                 process.kill()
             process.join()
             killed += process.exitcode != 0
             taken.append(cpu_seconds() - begun)
-            if batch == PAIRS:
+            if batch == fifth:
                 typical = time.perf_counter() - clock
         (run,) = (path for path in root.iterdir() if not path.name.startswith("."))
-        check(run, size * BATCHES, asked.agents)
-    print(f"{size * BATCHES:,} plays in {BATCHES} batches, {killed} of them killed: every play is judged once")
+        check(run, size * asked.batches, asked.agents)
+    plays = f"{size * asked.batches:,} plays in {asked.batches} batches"
+    print(f"{plays}, {killed} of them killed: every play is judged once")
     # The first batch makes the run.
-    first, last = np.asarray(taken[1 : 1 + PAIRS]), np.asarray(taken[-PAIRS:])
+    first, last = np.asarray(taken[1 : 1 + fifth]), np.asarray(taken[-fifth:])
     medians = f"{np.median(first):.2f} s at the start, {np.median(last):.2f} s at the end"
     print(f"CPU time of a batch of {size:,} plays: {medians}")
     print_result("observe", last / first, unit="CPU time of a batch", against="the first batches")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import yaml
@@ -112,6 +113,8 @@ def _lines(node: SettingsNode, indent: str = "") -> Iterator[tuple[str, str | No
             yield from _lines(child, indent + "  ")
 
 
+# A command reads the same recipes and configs at several places, and PyYAML takes long to read them.
+@lru_cache(maxsize=16)
 def _parse(text: str, source: str) -> SettingsNode:
     try:
         loader = _Loader(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mappa.config.compose import ComposedConfig
@@ -76,6 +76,7 @@ class Session:
     prompt_optimizer: PromptOptimizer | None
     loss: Loss | None  # None if nothing is learned, or every policy is behind an API
     trackers: tuple[tuple[str, Tracker], ...]  # with the names of their offers
+    _tasks: dict[Split, tuple[Task, ...]] = field(default_factory=dict)  # as loaded: a source may take long to read
 
     @property
     def config(self) -> RunConfig:
@@ -102,13 +103,15 @@ class Session:
     def trained_policies(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
-    def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
+    def tasks(self, split: Split) -> tuple[Task, ...]:
         """Load the tasks of a split. Raises as `load_tasks`; the message says where the settings that it names come
         from."""
-        try:
-            return load_tasks(self.source, self.config, split, min_count)
-        except TaskError as error:
-            raise TaskError(self.composed.tell_origins(str(error))) from error
+        if split not in self._tasks:
+            try:
+                self._tasks[split] = load_tasks(self.source, self.config, split)
+            except TaskError as error:
+                raise TaskError(self.composed.tell_origins(str(error))) from error
+        return self._tasks[split]
 
     def source_tasks(self) -> SourceTasks:
         """Finds the tasks of stored trajectories in the source."""

@@ -66,6 +66,7 @@ def test_the_file_of_the_page_is_short():
     assert len(TEAM.splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_a_team_in_a_file_is_trained_killed_resumed_and_judged_anew(run, here, capsys):
     digest = sha256(TEAM.encode()).hexdigest()
     assert recorded(run) == ["recipe: team/plain", f"plugin: {{place: {here}/team.py, sha256: {digest}}}"]

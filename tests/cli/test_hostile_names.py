@@ -74,6 +74,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_two_hundred_names_make_no_line_of_their_own(runs, capsys, words):
     hostile, plain, _ = runs

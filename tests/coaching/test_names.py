@@ -79,6 +79,7 @@ def check(teams: list[Any], name: str, *, blinded: bool = True) -> None:
             assert bare(one) == bare(other), ascii(name)
 
 
+@pytest.mark.slow
 def test_nothing_of_two_hundred_names_stands_bare_before_a_coach(teams):
     names = two_hundred()
     assert len(set(names)) == 200 and not [name for name in names if quote_name(name) == name]

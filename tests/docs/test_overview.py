@@ -5,6 +5,8 @@ import shlex
 import types
 from pathlib import Path
 
+import pytest
+
 from mappa.cli import main
 from mappa.runs import RunReader
 from mappa.testing import load_plugins, play
@@ -49,6 +51,7 @@ async def test_the_coach_of_the_page_is_a_plugin_that_works():
     assert (await judged("```python\nraise ValueError\n```")).blame == "coder"
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_trains_with_that_coach(site, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     site.write("receipts", SAMPLES[0])
@@ -60,6 +63,7 @@ def test_the_command_of_the_page_trains_with_that_coach(site, tmp_path, monkeypa
         assert {row.verdict.status for row in reader.verdicts} == {"scored"}
 
 
+@pytest.mark.slow
 def test_the_notebook_sample_trains(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     long, short = 'train={"iterations": 20}', 'train={"iterations": 1, "prompts": 2}, eval={"problems": 8}'

@@ -52,6 +52,7 @@ def reader(short, site, tmp_path, monkeypatch):
     return samples.Reading(samples.copy_of(short), site.install, lambda: site.python_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_works(page, reader):
     for block in samples.blocks_of(page):

@@ -83,6 +83,7 @@ def outcomes(packages, module_site) -> dict[str, Counter[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLAUSES)
 def test_a_package_passes_its_tests_as_it_is_written(outcomes, name):
     assert set(outcomes[name]) == {"passed"}
@@ -130,6 +131,7 @@ def test_a_new_team_trains(packages, tmp_path, capsys):
     assert [step.agent for step in steps] == ["picker", "checker"]
 
 
+@pytest.mark.slow
 def test_strangers_train_with_parts_of_their_own(packages, tmp_path, capsys, monkeypatch):
     """Own tasks, team, tool, provider as coach, shaper, estimator and tracker, in one run."""
     monkeypatch.setenv("ACME_PRESS_KEY", "planted")

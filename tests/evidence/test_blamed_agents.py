@@ -48,6 +48,7 @@ def test_a_coach_that_is_always_right_holds_both_claims_where_the_guilty_vary():
     assert found.chance.value == found.always_best.value == 0.25
 
 
+@pytest.mark.slow
 def test_failures_are_read_from_a_run_with_the_credits_that_it_holds(tmp_path):
     registry = load_plugins(only=("engine", "sandbox", "look", "mathchat"))
     words = (

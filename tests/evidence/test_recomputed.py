@@ -91,7 +91,8 @@ def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "team", [team if team == "nothing" else pytest.param(team, marks=pytest.mark.soak) for team in advise.TEAMS]
+    "team",
+    [pytest.param(team, marks=pytest.mark.slow if team == "nothing" else pytest.mark.soak) for team in advise.TEAMS],
 )
 def test_the_first_advice_is_the_same_again(team, tmp_path):
     cells = json.loads((RESULTS / f"advise_{team}.json").read_text())["cells"]

@@ -36,6 +36,7 @@ def folders(tmp_path_factory):
     return [Run.from_recipe("mathchat/tiny", *words, seed=seed, registry=registry).train().folder for seed in (0, 1)]
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read_again_as_the_runs_report_it(folders, tmp_path):
     runs = [
         stored.TrainedRun(arm="tiny", seed=seed, words=("a=1",), folder=folder) for seed, folder in enumerate(folders)

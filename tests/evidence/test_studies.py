@@ -78,7 +78,7 @@ def started(trained, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "runs", "claims"),
     [
-        (failing_coach, 7, 5),
+        pytest.param(failing_coach, 7, 5, marks=pytest.mark.slow),
         pytest.param(noisy_coach, 6, 3, marks=pytest.mark.soak),
         pytest.param(reference_bugs, 4, 3, marks=pytest.mark.soak),
         pytest.param(bias, 10, 6, marks=pytest.mark.soak),

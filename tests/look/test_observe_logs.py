@@ -173,6 +173,7 @@ async def test_an_unknown_coach_and_a_bad_log_write_nothing(registry, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_lose_and_double_nothing(registry, tmp_path):
     """Each batch is observed by a process that is killed, each a little later than the one before."""
     path, runs, killed = tmp_path / "team.jsonl", tmp_path / "runs", 0

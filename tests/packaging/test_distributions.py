@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -73,8 +74,14 @@ OF_THE_CALLER = {("mappa_core", "aiohttp"), ("mappa_core", "httpx2")}
 """Clients that a transport hands to core, which imports nothing of them before."""
 
 
+@pytest.fixture(scope="module")
+def distributions() -> Mapping[str, list[str]]:
+    """Distributions by the packages that they bring, from the metadata of everything installed."""
+    return packages_distributions()
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_distribution_requires_what_it_imports(folder):
+def test_a_distribution_requires_what_it_imports(folder, distributions):
     """Directly or as an extra; what runs in programs of agents is theirs, and what builds has a build system."""
     table = project(folder)
     own = package_of(folder).name
@@ -88,7 +95,6 @@ def test_a_distribution_requires_what_it_imports(folder):
         for inner in requirements(fronts[requirement.name], *requirement.extras)
     ]
     required = {canonicalize_name(one.name) for one in needed}
-    distributions = packages_distributions()
     missing = {}
     for path in package_of(folder).rglob("*.py"):
         if {"templates", "remote", "hatch_build.py"} & set(path.relative_to(folder).parts):

@@ -140,6 +140,7 @@ orders = st.fixed_dictionaries(
 actions = st.lists(st.lists(orders, min_size=1, max_size=3), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(actions=actions, faults=st.lists(st.integers(0, 2), min_size=12, max_size=12), cut=st.integers(0, 4))
 @settings(max_examples=50, deadline=None)
 def test_files_after_retries_and_resume_equal_a_run_without_faults(tmp_path_factory, actions, faults, cut):

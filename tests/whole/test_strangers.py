@@ -308,6 +308,7 @@ sys.exit(main(["runs", "show", sys.argv[1]]))
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["an endless view", "fifo summary.json", "fifo config.yaml", "fifo run.db"])
 def test_nothing_of_a_run_keeps_a_process_waiting(strange, identity, change):
     run, outside = strange

@@ -9,9 +9,11 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mappa.cli import main
 from mappa.runs import RunReader
 from mappa_batch.testing import OpenAIServer
 
@@ -89,6 +91,7 @@ def server() -> OpenAIServer:
     return OpenAIServer(lambda question: VERDICT, polls=2)
 
 
+@pytest.mark.slow
 async def test_a_team_is_observed_in_batches(server: OpenAIServer, tmp_path: Path) -> None:
     """Killed while polling and begun again: with a cassette of its own name the second start asks nobody again."""
     words = ("coach.cassette.path=kept/verdicts.db",)
@@ -107,6 +110,7 @@ async def test_a_team_is_observed_in_batches(server: OpenAIServer, tmp_path: Pat
     assert not (tmp_path / "kept/batches.db").exists()
 
 
+@pytest.mark.slow
 async def test_a_run_is_judged_again_in_batches(server: OpenAIServer, tmp_path: Path) -> None:
     """Killed while polling and begun again, with half of the calls failing once."""
     server.fates = lambda batch, call: "errored" if batch == 0 and call % 2 else "answered"
@@ -129,6 +133,7 @@ async def test_a_run_is_judged_again_in_batches(server: OpenAIServer, tmp_path: 
     assert not (tmp_path / "runs/x/batches.db").exists()
 
 
+@pytest.mark.slow
 async def test_a_coach_is_evaluated_in_batches(server: OpenAIServer, tmp_path: Path) -> None:
     """Every repeat is a call of its own, and all of them share a batch, also after a kill."""
     async with server:
@@ -142,6 +147,7 @@ async def test_a_coach_is_evaluated_in_batches(server: OpenAIServer, tmp_path: P
     assert not (tmp_path / "batches.db").exists()
 
 
+@pytest.mark.slow
 async def test_policies_act_in_batches(tmp_path: Path) -> None:
     """A wave of actions is a batch: three agents, one after another, of five tasks each."""
     server = OpenAIServer(lambda question: "word", polls=1)
@@ -164,6 +170,7 @@ async def test_a_cap_that_has_no_room_for_a_call_submits_none(server: OpenAIServ
     assert found == [("failed", None)] * 15
 
 
+@pytest.mark.slow
 async def test_prompts_are_improved_with_a_coach_in_batches(server: OpenAIServer, tmp_path: Path) -> None:
     """The search goes on after a kill from what it has recorded, and every question was asked once."""
     sizes = ["--rollouts", "60", "--propose", "8", "--choose", "4", "--report", "6", "--minibatch", "2"]
@@ -178,13 +185,21 @@ async def test_prompts_are_improved_with_a_coach_in_batches(server: OpenAIServer
     assert not (tmp_path / "runs/x/batches.db").exists()
 
 
-async def test_a_plan_knows_the_price_of_batches_and_that_training_waits_for_them(tmp_path: Path) -> None:
+def test_a_plan_knows_the_price_of_batches_and_that_training_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "planted-key")
+
+    def planned(*words: str) -> dict[str, Any]:
+        assert main([*words]) == 0
+        printed = capsys.readouterr()
+        assert "planted-key" not in printed.out + printed.err
+        return json.loads(printed.out)
+
     words = ["plan", "--plugin", "mathchat", "--json", "coach.use=openai", "coach.options.model=m"]
     words.append(f"coach.options.price={PRICE}")
-    plain, batched = [
-        json.loads((await mappa(tmp_path, *words, f"coach.options.batch_api={value}"))[0])
-        for value in ("null", "{price_share: 0.25}")
-    ]
+    plain, batched = [planned(*words, f"coach.options.batch_api={value}") for value in ("null", "{price_share: 0.25}")]
     usd = [shown["run"]["coach_usd"]["value"] for shown in (plain, batched)]
     assert usd[1] == pytest.approx(0.25 * usd[0])
     waiting = [[note for note in run["notes"] if "waits for batches" in note] for run in (plain, batched)]

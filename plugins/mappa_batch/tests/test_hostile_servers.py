@@ -77,6 +77,7 @@ PROVIDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
 @pytest.mark.parametrize("package", PROVIDERS)
 async def test_no_reply_takes_more_than_64_megabytes(package: str) -> None:

@@ -199,6 +199,7 @@ async def test_a_call_without_any_result_is_a_fault(wire: Wire, tmp_path: Path) 
     assert outcomes.index(fault) == 3
 
 
+@pytest.mark.slow
 async def test_the_next_process_takes_up_batches_of_a_killed_one(wire: Wire, tmp_path: Path) -> None:
     """`kill -9` while polling. Nothing is paid twice, and what failed is asked again."""
     async with wire.server(polls=3) as server:
@@ -282,6 +283,7 @@ async def test_a_submission_that_is_refused_fails_its_calls_at_once(wire: Wire, 
     assert KEY not in str(outcomes[0])
 
 
+@pytest.mark.slow
 async def test_a_batch_that_the_provider_no_longer_has_is_made_again(wire: Wire, tmp_path: Path) -> None:
     async with wire.server(polls=3) as server:
         await ask_and_be_killed(wire, server, tmp_path)

@@ -201,6 +201,7 @@ async def test_a_reference_program_that_fails_is_told(table: Table, tmp_path: Pa
 # Credit
 
 
+@pytest.mark.slow
 async def test_one_fault_of_each_kind_is_put_down_to_who_made_it(table: Table, tmp_path: Path) -> None:
     tasks = [made(tmp_path / metric / "task", metric, name=metric).task for metric in ("roc_auc", "accuracy", "rmse")]
     found = await played(variants(tasks, 1, SEED), table.tool, tmp_path)

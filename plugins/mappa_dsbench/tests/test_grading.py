@@ -231,8 +231,12 @@ CONSTANTS: dict[str, list[str]] = {
 @pytest.mark.parametrize("metric", METRICS)
 def test_no_constant_is_worth_more_than_the_dummy_of_the_same_rows(metric: str) -> None:
     of, answers = example(metric)
+    truth = read_truth(csv(answers), of)
+    anchors = compute_anchors(truth, pd.DataFrame(answers))
     for cell in CONSTANTS[METRICS[metric].prediction]:
-        found = graded(metric, {"id": answers["id"], **{target: [cell] * N for target in of.targets}})
+        found = grade_submission(
+            truth, anchors, csv({"id": answers["id"], **{name: [cell] * N for name in of.targets}})
+        )
         assert found.success and found.normalised < 0.005, cell
 
 

@@ -119,6 +119,7 @@ def faulty(tables, team, tmp_path_factory) -> dict[tuple[str, str], list[tuple[J
     return found
 
 
+@pytest.mark.slow
 def test_faultless_programs_are_graded_as_successes_on_real_tables(tables, team) -> None:  # type: ignore[no-untyped-def]
     for agent in ROLES:
         assert [(ran.result, ran.codes) for ran in team[agent]] == [("ok", ())] * len(tables)

@@ -242,6 +242,7 @@ def trained(tmp_path_factory, desk):
     return Run.from_recipe("desk/tiny", *words).train().folder
 
 
+@pytest.mark.slow
 def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
     found = advised(capsys, trained, "--rollouts", "500", "--train", "--agent", "solver")
     chosen = found["recommended"]

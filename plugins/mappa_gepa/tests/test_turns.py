@@ -252,6 +252,7 @@ def assert_resumes_equal(tmp_path, start, moments):
     return first, second
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_in_and_between_rounds_ends_with_equal_prompts(tmp_path):
     start = ["--plugin", "gepa", "--name", "x", *RELAY, "sampling.concurrency=1"]
     assert_resumes_equal(tmp_path, start, (35, 60, 17, 41))

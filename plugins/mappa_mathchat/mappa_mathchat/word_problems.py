@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 from typing import Literal, Protocol
 
@@ -156,8 +157,14 @@ class WordProblems:
 
     def load(self, split: Split) -> Sequence[Task]:
         options = self._options
-        problems = generate_problems(Random(f"{options.seed}/{split}"), options.steps, options.mix)
-        return choose_tasks(problems, split, options.eval if split == "eval" else options.train)
+        count = options.eval if split == "eval" else options.train
+        return _draw_tasks(options.seed, tuple(options.steps), options.mix, split, count)
+
+
+# A run asks for its tasks at four places, and drawing 4,096 takes longer than reading the whole config.
+@lru_cache(maxsize=4)
+def _draw_tasks(seed: int, steps: tuple[int, ...], mix: Mix, split: Split, count: int) -> Sequence[Task]:
+    return choose_tasks(generate_problems(Random(f"{seed}/{split}"), steps, mix), split, count)
 
 
 class Problem(Protocol):

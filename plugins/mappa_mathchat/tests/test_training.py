@@ -68,6 +68,7 @@ def trace(reader: RunReader, identity: str) -> list:
     ]
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_seed_are_equal_bit_for_bit(whole, tmp_path):
     again = start(tmp_path, "again").train().folder
     assert weights(again) == weights(whole)
@@ -79,6 +80,7 @@ def test_another_seed_gives_another_run(whole, tmp_path):
     assert record(other)["steps"] != record(whole)["steps"]
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_and_resumed_equals_one_that_was_not(whole, tmp_path):
     settings = (*SMALL, f"run.root={tmp_path}")
     process = subprocess.Popen(command("train", "--plugin", "mathchat", "--quiet", "--name", "killed", *settings))
@@ -148,6 +150,7 @@ def test_policies_move_apart_from_each_other(whole):
     assert len({digest for name, digest in weights(whole).items() if name.endswith("/weights.safetensors")}) == 3
 
 
+@pytest.mark.slow
 def test_eval_grades_any_file_and_counts_prompts_that_do_not_fit(tmp_path):
     tasks = [
         {"prompt": "Ana has 3 pens. Ana buys 4. How many pens?", "answer": 7},
@@ -163,6 +166,7 @@ def test_eval_grades_any_file_and_counts_prompts_that_do_not_fit(tmp_path):
     assert (result["problems"], result["rollouts"], result["not_finished"]) == (2, 2, {"PromptTooLong": 1})
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_as_the_run_left_it(whole, tmp_path):
     done = subprocess.run(
         command("eval", "--run", str(whole), "--json", f"run.root={tmp_path}"), capture_output=True, text=True

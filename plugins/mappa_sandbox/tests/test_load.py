@@ -90,6 +90,7 @@ async def play(count: int, hostile_every: int, scratch: Path, tmp_path: Path) ->
     assert set(processes.children_of(os.getpid())) <= others and list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_a_hundred_programs(scratch, tmp_path):
     await play(100, 10, scratch, tmp_path)
 

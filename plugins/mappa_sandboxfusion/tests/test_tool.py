@@ -146,6 +146,7 @@ for kind, name, data in {acts!r}:
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs=st.lists(st.lists(ACTS, max_size=6), min_size=1, max_size=4))
 async def test_any_program_leaves_the_same_files_as_on_this_machine(

@@ -55,6 +55,7 @@ def inside(monkeypatch):
 SHORT = ("--plugin", "doubles", "train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=4")
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles, tmp_path, capsys):
     folder = tmp_path / "sweep"
     vary = ("--vary", "coach.options.right=[10.0, 9.0]", "--seeds", "0", "--jobs", "2")

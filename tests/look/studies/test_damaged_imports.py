@@ -195,6 +195,7 @@ def test_undamaged_logs_are_imported(tmp_path, capsys, name):
     assert f"from {name}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=_logs())
 def test_a_damaged_log_is_an_error_of_the_input(tmp_path, capsys, log):

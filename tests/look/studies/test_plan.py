@@ -145,6 +145,7 @@ def short(registry, roots) -> Path:
     return Run.from_recipe("mathchat/tiny", *settings, registry=registry).train().folder
 
 
+@pytest.mark.slow
 async def test_a_short_run_predicts_actions_and_tokens_of_a_team_that_learns(registry, roots, short):
     longer = ("train.iterations=3", "train.prompts=8", "eval.problems=12", "seed=7")
     ran = Run.from_recipe("mathchat/tiny", *longer, f"run.root={roots}", registry=registry).train()
@@ -166,6 +167,7 @@ async def test_bounds_of_the_recipe_are_not_exceeded(registry, short):
     assert found.run.prompt_tokens is None and found.hours is None
 
 
+@pytest.mark.slow
 async def test_rollouts_of_tasks_that_are_replaced_are_bounded_or_as_many_as_a_run_had(registry, roots):
     rounds = ("train.dynamic_sampling=2", "train.prompts=8", "train.iterations=2", "coach.use=caller")
     found = await planned(registry, "mathchat/tiny", *rounds)

@@ -277,6 +277,7 @@ print("made", made > 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock", "none"])
 @pytest.mark.parametrize("programs", [12, pytest.param(200, marks=pytest.mark.soak)])

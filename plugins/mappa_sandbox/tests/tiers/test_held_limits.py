@@ -199,6 +199,7 @@ async def test_memory_is_limited_wherever_it_is_held(open_tool, tmp_path, way):
     assert stopped or held * MB <= 1.5 * LIMITS.memory_bytes, (held, result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", DISK)
 async def test_disk_is_limited_wherever_it_is_held(open_tool, tmp_path, way):
     result, held = await run(open_tool, tmp_path, DISK[way])
@@ -226,6 +227,7 @@ print("ended by itself", made)
 """
 
 
+@pytest.mark.slow
 async def test_time_of_children_that_nobody_waits_for_is_limited(open_tool, tmp_path):
     limits = ToolLimits(wall_s=60.0, cpu_s=3.0)
     code = CHILDREN.replace("IGNORED", "True").replace("MOST", "400")  # 16 s of CPU time
@@ -233,6 +235,7 @@ async def test_time_of_children_that_nobody_waits_for_is_limited(open_tool, tmp_
     assert result.status == "timeout" and "of CPU time]" in result.stderr, result
 
 
+@pytest.mark.slow
 async def test_children_that_are_waited_for_are_counted_once(open_tool, tmp_path):
     """3.2 s of CPU time, on a machine however busy."""
     limits = ToolLimits(wall_s=200.0, cpu_s=7.0)
