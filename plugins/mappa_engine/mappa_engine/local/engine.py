@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,13 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
+from mappa_engine.local.compute import ComputeSettings, choose_threads
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
 from mappa_engine.node import this_node
-from mappa_engine.options import LocalOptions
+from mappa_engine.options import AUTO, LocalOptions
 from mappa_engine.process_info import process_info
 from mappa_engine.teacher_servers import TeacherServers
 
@@ -59,10 +61,14 @@ class LocalEngine(Engine):
             raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(BYTES_PER_NUMBER)}")
         if options.device not in DEVICES:
             raise ConfigError(f"engine.options.device is {options.device!r}; it can be auto, cpu or cuda")
-        for name in ("threads", "max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
+        for name in ("max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
             if getattr(options, name) is not None and getattr(options, name) < 1:
                 raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
+        # The type allows any text, so a number may arrive as one.
+        if options.threads != AUTO and (not str(options.threads).isdecimal() or int(options.threads) < 1):
+            raise ConfigError(f"engine.options.threads is {options.threads!r}; it is {AUTO}, or a number from 1")
         self._options = options
+        self._compute: ComputeSettings | None = None
         self._teachers = TeacherServers(options.teachers)
         self._worker = Worker()
         self._policies: dict[str, Policy] = {}
@@ -80,8 +86,9 @@ class LocalEngine(Engine):
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """This process."""
-        return (process_info("sampler and learner", "torch", "transformers", "peft"),)
+        """This process, and what it computes with once the engine is open."""
+        role = "sampler and learner" if self._compute is None else f"sampler and learner, {self._compute}"
+        return (process_info(role, "torch", "transformers", "peft"),)
 
     def plan(
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
@@ -93,7 +100,9 @@ class LocalEngine(Engine):
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
-        return memory_plan(memory, self._options, this_node())
+        plan = memory_plan(memory, self._options, this_node())
+        size = max((shape.parameters for shape in shapes.values()), default=0)
+        return replace(plan, lines=(*plan.lines, f"computes with {self._choose(size)}"))
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -115,12 +124,13 @@ class LocalEngine(Engine):
 
         import_transformers()
         from mappa_engine.local.continuous_batching import Decoder
-        from mappa_engine.local.models import load_model
+        from mappa_engine.local.models import count_weights, load_model
         from mappa_engine.local.policy import Policy
         from mappa_engine.local.sampler import LocalSampler
 
         options, device = self._options, self._device
-        torch.set_num_threads(options.threads)
+        # Models are checked as they load, before their size is known.
+        torch.set_num_threads(1 if options.threads == AUTO else int(options.threads))
         if options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             # Some operations have no deterministic form on a GPU: there it only warns.
@@ -133,6 +143,7 @@ class LocalEngine(Engine):
             model: load_model(model, device=device, dtype=dtype)
             for model in dict.fromkeys(spec.model for spec in policies)
         }
+        self._use(self._choose(max((count_weights(base.model) for base in bases.values()), default=0)))
         modules = self._modules(policies, bases)
         for spec in policies:
             base = bases[spec.model]
@@ -149,6 +160,17 @@ class LocalEngine(Engine):
             self._policies[spec.name] = policy
             self._decoders[spec.name] = decoder
             self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs, window=window)
+
+    def _choose(self, weights: int) -> ComputeSettings:
+        """Choose what to compute with; `weights` are those of the largest model."""
+        threads = self._options.threads
+        return ComputeSettings(threads=choose_threads(weights) if threads == AUTO else int(threads))
+
+    def _use(self, compute: ComputeSettings) -> None:
+        import torch
+
+        torch.set_num_threads(compute.threads)
+        self._compute = compute
 
     def _window(self, base: LoadedModel) -> tuple[int, int]:
         """Return how many tokens have room in the KV cache of a policy, and how many one request may have."""
@@ -274,6 +296,8 @@ class LocalEngine(Engine):
 
         for name, policy in self._policies.items():
             policy.save(folder / name, getattr(torch, dtype))
+        if self._compute is not None:
+            self._compute.write(folder)
 
     async def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises RunError if it does not match the policies."""
@@ -281,6 +305,9 @@ class LocalEngine(Engine):
             await self._worker.run(self._load, folder)
 
     def _load(self, folder: Path) -> None:
+        stored = ComputeSettings.read(folder)
+        if stored is not None and self._options.threads == AUTO:
+            self._use(stored)
         for name, policy in self._policies.items():
             policy.load(folder / name)
         self._update_sampler_versions()

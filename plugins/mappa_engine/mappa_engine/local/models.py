@@ -67,6 +67,11 @@ def load_model(spec: str, *, device: torch.device, dtype: torch.dtype) -> Loaded
     )
 
 
+def count_weights(model: Any) -> int:
+    """Return the number of weights of a model, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @torch.inference_mode()
 def _check(model: Any, model_name: str, *, layers: int, window: int) -> int:
     """Return the size of the keys and values of one token. Raises ModelError if decoding rows of different lengths in
