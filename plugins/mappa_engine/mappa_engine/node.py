@@ -20,6 +20,8 @@ LEAST_DRIVERS = {12: 525, 13: 580}
 """The oldest driver, by major release of CUDA (NVIDIA's table of compatibility within a major release)."""
 BFLOAT16_CAPABILITY = 8.0
 """Compute capability from which GPUs compute in bfloat16 (Ampere)."""
+BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+"""What Linux calls the instructions of x86 and ARM that multiply bfloat16."""
 CUDA_RUNTIME = "nvidia-cuda-runtime"
 """Distribution that torch for GPUs brings CUDA's runtime with; its version is that of CUDA."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -27,6 +29,7 @@ SHARED_MEMORY_BYTES = 1_000_000_000
 """What ranks of one node hand gradients through, as NVIDIA advises for containers; a container has 64 MB by default."""
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 30.0
+_CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPUS = Path("/sys/fs/cgroup/cpu.max")
 """Microseconds of all cores that a container may use in a period, and that period; `max` is no limit (Linux, v2)."""
 _CGROUP_CPUS_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
@@ -146,6 +149,14 @@ def _nvcc() -> str | None:
     program = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home, "bin")))
     found = None if program is None else re.search(r"release (\d+\.\d+)", _run(program, "--version"))
     return None if found is None else found[1]
+
+
+def bfloat16_instructions() -> tuple[str, ...]:
+    """Return the instructions by which this processor multiplies bfloat16; none where the system does not tell."""
+    if not _CPU_INFO.is_file():
+        return ()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _CPU_INFO.read_text(), re.MULTILINE)
+    return tuple(sorted(BFLOAT16_FLAGS & set(found[1].split()))) if found else ()
 
 
 def usable_cores() -> int:

@@ -32,8 +32,11 @@ class LocalOptions:
 
     device: str = "auto"
     """auto | cpu | cuda; auto takes the GPU where there is one."""
-    dtype: str = "float32"
-    """float32 | bfloat16, of sampling and learning alike. Learners of bfloat16 keep float32 master weights."""
+    dtype: str = AUTO
+    """float32 | bfloat16 | auto, of sampling and learning alike. Learners of bfloat16 keep float32 master weights, and
+    adapters are float32. auto: float32; on a CPU that computes in bfloat16, a model of ten million weights and more is
+    tried in both as the engine opens, and bfloat16 is taken if it is faster and log-probabilities agree. A checkpoint
+    keeps what was chosen, and a resumed run takes it again."""
     deterministic: bool = False
     """Equal requests in equal waves give bit-equal completions and weights (on the CPU): each wave is decoded apart."""
     threads: int | str = AUTO

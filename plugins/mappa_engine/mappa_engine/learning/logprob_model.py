@@ -53,6 +53,8 @@ class LogprobModel(torch.nn.Module):
         hidden = hidden.flatten(0, 1).index_select(0, batch.predicting)
         values = None
         if self.value_head is not None:
-            values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
+            # The head stays float32 where adapters are cast.
+            with torch.autocast(hidden.device.type, enabled=False):
+                values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
         logprobs, entropies = self.output_head(hidden, batch.targets, batch.temperature, batch.mask, entropy)
         return Predictions(logprobs, values, entropies)

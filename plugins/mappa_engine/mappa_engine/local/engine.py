@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from mappa_core import ConfigError
 from mappa_core.engine import (
     Advantages,
@@ -27,7 +29,7 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
-from mappa_engine.local.compute import ComputeSettings, choose_threads
+from mappa_engine.local.compute import ComputeSettings, choose_threads, tries_bfloat16
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from mappa_engine.local.policy import Policy
     from mappa_engine.local.sampler import LocalSampler
 
+log = structlog.get_logger()
+
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -57,8 +61,10 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, options: LocalOptions) -> None:
-        if options.dtype not in BYTES_PER_NUMBER:
-            raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(BYTES_PER_NUMBER)}")
+        if options.dtype not in (AUTO, *BYTES_PER_NUMBER):
+            raise ConfigError(
+                f"engine.options.dtype is {options.dtype!r}; it can be {AUTO}, {' or '.join(BYTES_PER_NUMBER)}"
+            )
         if options.device not in DEVICES:
             raise ConfigError(f"engine.options.device is {options.device!r}; it can be auto, cpu or cuda")
         for name in ("max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
@@ -68,6 +74,7 @@ class LocalEngine(Engine):
         if options.threads != AUTO and (not str(options.threads).isdecimal() or int(options.threads) < 1):
             raise ConfigError(f"engine.options.threads is {options.threads!r}; it is {AUTO}, or a number from 1")
         self._options = options
+        self._specs: Sequence[PolicySpec] = ()
         self._compute: ComputeSettings | None = None
         self._teachers = TeacherServers(options.teachers)
         self._worker = Worker()
@@ -101,8 +108,13 @@ class LocalEngine(Engine):
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
         plan = memory_plan(memory, self._options, this_node())
-        size = max((shape.parameters for shape in shapes.values()), default=0)
-        return replace(plan, lines=(*plan.lines, f"computes with {self._choose(size)}"))
+        weights = max((shape.parameters for shape in shapes.values()), default=0)
+        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
+        compute = ComputeSettings(threads=self._threads(weights), dtype=dtype)
+        tried = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
+        return replace(
+            plan, lines=(*plan.lines, f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}")
+        )
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -123,29 +135,63 @@ class LocalEngine(Engine):
         from mappa_engine.lean_imports import import_transformers
 
         import_transformers()
-        from mappa_engine.local.continuous_batching import Decoder
-        from mappa_engine.local.models import count_weights, load_model
-        from mappa_engine.local.policy import Policy
-        from mappa_engine.local.sampler import LocalSampler
-
+        self._specs = policies
         options, device = self._options, self._device
-        # Models are checked as they load, before their size is known.
+        # What loads is checked and tried on one thread, before its size is known.
         torch.set_num_threads(1 if options.threads == AUTO else int(options.threads))
         if options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             # Some operations have no deterministic form on a GPU: there it only warns.
             torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        if options.dtype == "float32":
+        dtype = "float32" if options.dtype == AUTO else options.dtype
+        if dtype == "float32":
             forbid_tf32()
-        dtype: torch.dtype = getattr(torch, options.dtype)
-        bases = {
-            model: load_model(model, device=device, dtype=dtype)
-            for model in dict.fromkeys(spec.model for spec in policies)
-        }
-        self._use(self._choose(max((count_weights(base.model) for base in bases.values()), default=0)))
-        modules = self._modules(policies, bases)
-        for spec in policies:
+        bases = self._load_bases(dtype)
+        compute = self._choose_compute(bases)
+        self._build(bases if compute.dtype == dtype else self._load_bases(compute.dtype), compute)
+
+    def _load_bases(self, dtype: str) -> dict[str, LoadedModel]:
+        import torch
+
+        from mappa_engine.local.models import load_model
+
+        models = dict.fromkeys(spec.model for spec in self._specs)
+        return {model: load_model(model, device=self._device, dtype=getattr(torch, dtype)) for model in models}
+
+    def _choose_compute(self, bases: Mapping[str, LoadedModel]) -> ComputeSettings:
+        """Choose what the loaded models are computed with; the largest decides."""
+        from mappa_engine.local.bfloat16_trial import try_bfloat16
+
+        largest = max(bases.values(), key=lambda base: base.weights, default=None)
+        weights = 0 if largest is None else largest.weights
+        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
+        if largest is not None and self._tries_bfloat16(weights):
+            trial = try_bfloat16(largest.model, largest.chat, largest.window)
+            dtype = "bfloat16" if trial.passed else "float32"
+            log.info("engine.bfloat16_tried", model=largest.model_name, result=str(trial), dtype=dtype)
+        return ComputeSettings(threads=self._threads(weights), dtype=dtype)
+
+    def _tries_bfloat16(self, weights: int) -> bool:
+        on_cpu = self._options.device == "cpu" or (self._options.device == "auto" and not this_node().gpus)
+        return self._options.dtype == AUTO and on_cpu and tries_bfloat16(weights)
+
+    def _threads(self, weights: int) -> int:
+        return choose_threads(weights) if self._options.threads == AUTO else int(self._options.threads)
+
+    def _build(self, bases: Mapping[str, LoadedModel], compute: ComputeSettings) -> None:
+        """Build policies and decoders anew; samplers that were handed out use these from now on."""
+        import torch
+
+        from mappa_engine.local.continuous_batching import Decoder
+        from mappa_engine.local.policy import Policy
+        from mappa_engine.local.sampler import LocalSampler
+
+        options = self._options
+        torch.set_num_threads(compute.threads)
+        self._compute = compute
+        modules = self._modules(self._specs, bases)
+        for spec in self._specs:
             base = bases[spec.model]
             policy = Policy(spec, base, modules[spec.name], self._train, seed=self._seed)
             kv_tokens, window = self._window(base)
@@ -156,21 +202,15 @@ class LocalEngine(Engine):
                 prefill_tokens=options.prefill_tokens,
                 isolate_waves=options.deterministic,
             )
-            self._worker.add(decoder)
             self._policies[spec.name] = policy
             self._decoders[spec.name] = decoder
-            self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs, window=window)
-
-    def _choose(self, weights: int) -> ComputeSettings:
-        """Choose what to compute with; `weights` are those of the largest model."""
-        threads = self._options.threads
-        return ComputeSettings(threads=choose_threads(weights) if threads == AUTO else int(threads))
-
-    def _use(self, compute: ComputeSettings) -> None:
-        import torch
-
-        torch.set_num_threads(compute.threads)
-        self._compute = compute
+            if spec.name in self._samplers:
+                self._samplers[spec.name].use(base, decoder, window=window)
+            else:
+                self._samplers[spec.name] = LocalSampler(
+                    base, decoder, self._worker, spec.template_kwargs, window=window
+                )
+        self._worker.use(self._decoders.values())
 
     def _window(self, base: LoadedModel) -> tuple[int, int]:
         """Return how many tokens have room in the KV cache of a policy, and how many one request may have."""
@@ -305,12 +345,25 @@ class LocalEngine(Engine):
             await self._worker.run(self._load, folder)
 
     def _load(self, folder: Path) -> None:
-        stored = ComputeSettings.read(folder)
-        if stored is not None and self._options.threads == AUTO:
-            self._use(stored)
+        self._take_again(ComputeSettings.read(folder))
         for name, policy in self._policies.items():
             policy.load(folder / name)
         self._update_sampler_versions()
+
+    def _take_again(self, stored: ComputeSettings | None) -> None:
+        """Compute with what a checkpoint was computed with, where the options leave it open."""
+        import torch
+
+        if stored is None or self._compute is None:
+            return
+        compute = ComputeSettings(
+            threads=stored.threads if self._options.threads == AUTO else self._compute.threads,
+            dtype=stored.dtype if self._options.dtype == AUTO else self._compute.dtype,
+        )
+        if compute.dtype != self._compute.dtype:
+            self._build(self._load_bases(compute.dtype), compute)
+        torch.set_num_threads(compute.threads)
+        self._compute = compute
 
     async def close(self) -> None:
         """Stop the thread and release all weights."""
