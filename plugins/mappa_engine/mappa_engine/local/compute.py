@@ -52,11 +52,16 @@ class ComputeSettings:
         return cls(threads=threads, dtype=dtype)
 
 
+def is_large(weights: int) -> bool:
+    """Whether a model of so many weights is computed by what saves time and changes the order of sums."""
+    return weights >= LARGE_MODEL
+
+
 def choose_threads(weights: int) -> int:
     """Return how many threads compute a model of so many weights."""
-    return usable_cores() if weights >= LARGE_MODEL else 1
+    return usable_cores() if is_large(weights) else 1
 
 
 def tries_bfloat16(weights: int) -> bool:
     """Whether a model of so many weights is worth a trial of bfloat16 on this processor."""
-    return weights >= LARGE_MODEL and bool(bfloat16_instructions())
+    return is_large(weights) and bool(bfloat16_instructions())

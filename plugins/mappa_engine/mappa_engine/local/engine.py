@@ -29,7 +29,7 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
-from mappa_engine.local.compute import ComputeSettings, choose_threads, tries_bfloat16
+from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
@@ -42,6 +42,8 @@ from mappa_engine.teacher_servers import TeacherServers
 if TYPE_CHECKING:
     import torch
 
+    from mappa_engine.learning.batching import BatchLayout
+    from mappa_engine.learning.scoring import TokenScores
     from mappa_engine.local.continuous_batching import Decoder
     from mappa_engine.local.models import LoadedModel
     from mappa_engine.local.policy import Policy
@@ -81,6 +83,8 @@ class LocalEngine(Engine):
         self._policies: dict[str, Policy] = {}
         self._decoders: dict[str, Decoder] = {}
         self._samplers: dict[str, LocalSampler] = {}
+        self._compared: dict[str, Mapping[str, float]] = {}
+        """Metrics of sampler against learner by policy, where not all rows were scored."""
         self._train: TrainSection | None = None
         self._seed = 0
         self._weights_lock = asyncio.Lock()
@@ -253,20 +257,36 @@ class LocalEngine(Engine):
         return await self._worker.run(self._score, experience, reference)
 
     def _score(self, experience: Experience, reference: bool) -> Experience:
-        from mappa_engine.learning.batching import BatchLayout
-        from mappa_engine.learning.logprob_model import LogprobModel
-        from mappa_engine.learning.scoring import merge_scores, score_policy
+        from mappa_engine.learning.scoring import merge_scores
 
-        layout = BatchLayout("padded", self._require_train().micro_tokens)
-        scores = []
-        for policy in (self._policy(name) for name in experience.policies):
-            learner = LogprobModel(policy.model, policy.value_head)
-            frozen = policy.reference if reference else None
-            with policy.active():
-                scores.append(
-                    score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
-                )
+        scores = [self._score_policy(self._policy(name), experience, reference) for name in experience.policies]
         return merge_scores(experience, scores)
+
+    def _score_policy(self, policy: Policy, experience: Experience, reference: bool) -> TokenScores:
+        from mappa_engine.learning.logprob_model import LogprobModel
+        from mappa_engine.learning.scoring import score_policy
+        from mappa_engine.local.sampled_scores import may_reuse, reuse_sampled
+
+        train = self._require_train()
+        layout = self._layout(policy)
+        learner = LogprobModel(policy.model, policy.value_head)
+        frozen = policy.reference if reference else None
+        self._compared.pop(policy.name, None)
+        with policy.active():
+            if frozen is None and may_reuse(policy, experience, train):
+                sampled = reuse_sampled(policy, learner, experience, train, layout)
+                if sampled is not None:
+                    self._compared[policy.name] = sampled.metrics
+                    return sampled.scores
+                log.warning("engine.scored_again", policy=policy.name, reason="sampler and learner differ")
+            return score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
+
+    def _layout(self, policy: Policy) -> BatchLayout:
+        """Micro-batches of a policy. A layer that is computed again in the backward pass takes no keys and values."""
+        from mappa_engine.learning.batching import BatchLayout
+
+        shares = is_large(policy.base.weights) and not self._options.gradient_checkpointing
+        return BatchLayout("padded", self._require_train().micro_tokens, shares_prefixes=shares)
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
@@ -276,7 +296,8 @@ class LocalEngine(Engine):
         `loss`, `grad_norm` are means over the steps, `lr` is the last step's; `kl` (k3, from the reference) and
         `entropy` (mean of -log p; `entropy_full` over the vocabulary with an entropy bonus) are nats per token;
         `ratio_mean`, `ratio_max` are of tokens, new over old; `mismatch_*`, `ess` and `correction_share` compare the
-        sampler's log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or
+        sampler's log-probabilities with the learner's (`learning.importance_weights`), on a few rows where the former
+        were taken for the latter (`local.sampled_scores`); `skipped` counts the steps whose loss or
         gradient was not finite: they update no weight.
         """
         async with self._weights_lock:
@@ -286,7 +307,6 @@ class LocalEngine(Engine):
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> dict[str, dict[str, float]]:
         from mappa_engine.learning.activation_checkpointing import activation_checkpointing
-        from mappa_engine.learning.batching import BatchLayout
         from mappa_engine.learning.update import PolicyUpdate
         from mappa_engine.local.learner import LocalLearner
 
@@ -299,11 +319,10 @@ class LocalEngine(Engine):
                     f"set policies.{name}.kind"
                 )
             learner = LocalLearner(policy, policy.optimiser)
-            layout = BatchLayout("padded", train.micro_tokens)
-            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
+            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=self._layout(policy))
             recomputed = activation_checkpointing if self._options.gradient_checkpointing else nullcontext
             with policy.active(), recomputed(policy.model):
-                metrics[name] = update.run(progress, seed=self._seed)
+                metrics[name] = update.run(progress, seed=self._seed) | dict(self._compared.pop(name, {}))
         return metrics
 
     async def publish(self) -> Mapping[str, Receipt]:
