@@ -64,6 +64,6 @@ def _compute(model: Any, ids: Tensor) -> tuple[float, Tensor]:
         inputs = model.get_input_embeddings()(ids).requires_grad_(True)
         logits = model(inputs_embeds=inputs, use_cache=False).logits[:, :-1].float()
         logprobs = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])
-        logprobs.sum().backward()
+        logprobs.sum().backward()  # type: ignore[no-untyped-call]
         times.append(time.thread_time() - started)
     return min(times), logprobs.detach()
