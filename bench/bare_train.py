@@ -236,7 +236,7 @@ class Team:
 
 async def run(recipe: SimpleNamespace) -> None:
     torch.manual_seed(recipe.seed)
-    torch.set_num_threads(recipe.engine.options.threads)
+    torch.set_num_threads(1)  # As the engine `local` computes a model of this size.
     source = word_problems.WordProblems(word_problems.WordOptions(**vars(recipe.tasks.options)))
     tasks, held_out = source.load("train"), source.load("eval")[: recipe.eval.problems]
     order = np.random.default_rng([recipe.seed, 0]).permutation(len(tasks))

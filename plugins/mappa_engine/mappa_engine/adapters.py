@@ -32,16 +32,18 @@ class Adapters:
     """The adapters of one causal language model; at most one is active at a time.
 
     Adapters are float32 whatever dtype the base computes in, so they are their own master weights. The base is frozen.
-    Not thread-safe: one thread may use the model at a time.
+    Not thread-safe: one thread may use the model at a time. `autocast`: adapters of a bfloat16 base compute in
+    bfloat16, too, rounded anew in every pass; peft would compute them in float32, which takes longer than the base.
     """
 
-    def __init__(self, model: Any, *, model_name: str) -> None:
+    def __init__(self, model: Any, *, model_name: str, autocast: bool = False) -> None:
         self._model = model
         self._model_name = model_name
         self._keys: dict[str, str] = {}  # peft has no dots in the names of adapters
         self._layers: dict[str, Any] = {}
         self._linear = _linear_layers(model)
         self._active: str | None = None
+        self._autocast = autocast and model.dtype == torch.bfloat16
 
     def add(self, name: str, lora: Lora, *, seed: int) -> None:
         """Add an adapter `name` to the base, inactive. Its initial weights depend on `seed` and `name` alone.
@@ -58,6 +60,8 @@ class Adapters:
             warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
             inject_adapter_in_model(config, self._model, key)
         self._layers = {path: module for path, module in self._model.named_modules() if isinstance(module, LoraLayer)}
+        for layer in self._layers.values():
+            layer.cast_input_dtype_enabled = not self._autocast
         self._initialise(key, _generator(seed, name))
         self._model.requires_grad_(False)
         for parameter in (weight for known in self._keys for weight in self.parameters(known).values()):
@@ -70,8 +74,16 @@ class Adapters:
         that recompute activations must run inside, too."""
         before = self._active
         self._switch(name)
+        # Without its cache, which would outlive an optimiser's step.
+        cast = torch.autocast(
+            self._model.device.type,
+            torch.bfloat16,
+            enabled=self._autocast and name is not None,
+            cache_enabled=False,
+        )
         try:
-            yield
+            with cast:
+                yield
         finally:
             self._switch(before)
 

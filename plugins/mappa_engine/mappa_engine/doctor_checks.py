@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mappa_core import CheckResult
 from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
 from mappa_engine.memory_estimate import format_bytes
-from mappa_engine.node import SHARED_MEMORY_BYTES, Node, this_node
+from mappa_engine.node import SHARED_MEMORY_BYTES, Node, bfloat16_instructions, this_node, usable_cores
 from mappa_engine.process_info import installed_version
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ def check_gpus(registry: Registry) -> Mapping[str, CheckResult]:
     """List the GPUs that torch can use."""
     gpus = {f"cuda:{index}": CheckResult(True, name) for index, name in enumerate(_probe()[1])}
     return gpus or {"cuda": CheckResult(False, "none that torch can use; engines run on the CPU")}
+
+
+def check_processor(registry: Registry) -> Mapping[str, CheckResult]:
+    """Check what the engine `local` has to compute with where there is no GPU."""
+    instructions = ", ".join(bfloat16_instructions())
+    return {
+        "cores": CheckResult(True, f"{usable_cores()}, which this process may use"),
+        "bfloat16 on CPU": CheckResult(bool(instructions), instructions or "not found; models compute in float32"),
+    }
 
 
 def check_cluster(registry: Registry) -> Mapping[str, CheckResult]:

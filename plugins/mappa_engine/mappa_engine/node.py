@@ -20,6 +20,8 @@ LEAST_DRIVERS = {12: 525, 13: 580}
 """The oldest driver, by major release of CUDA (NVIDIA's table of compatibility within a major release)."""
 BFLOAT16_CAPABILITY = 8.0
 """Compute capability from which GPUs compute in bfloat16 (Ampere)."""
+BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+"""What Linux calls the instructions of x86 and ARM that multiply bfloat16."""
 CUDA_RUNTIME = "nvidia-cuda-runtime"
 """Distribution that torch for GPUs brings CUDA's runtime with; its version is that of CUDA."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -27,6 +29,10 @@ SHARED_MEMORY_BYTES = 1_000_000_000
 """What ranks of one node hand gradients through, as NVIDIA advises for containers; a container has 64 MB by default."""
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 30.0
+_CPU_INFO = Path("/proc/cpuinfo")
+_CGROUP_CPUS = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of all cores that a container may use in a period, and that period; `max` is no limit (Linux, v2)."""
+_CGROUP_CPUS_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -143,6 +149,37 @@ def _nvcc() -> str | None:
     program = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home, "bin")))
     found = None if program is None else re.search(r"release (\d+\.\d+)", _run(program, "--version"))
     return None if found is None else found[1]
+
+
+def bfloat16_instructions() -> tuple[str, ...]:
+    """Return the instructions by which this processor multiplies bfloat16; none where the system does not tell."""
+    if not _CPU_INFO.is_file():
+        return ()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _CPU_INFO.read_text(), re.MULTILINE)
+    return tuple(sorted(BFLOAT16_FLAGS & set(found[1].split()))) if found else ()
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those of its affinity, within the quota of its container."""
+    # macOS has no affinity.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores_within(cores, _read_quota())
+
+
+def cores_within(cores: int, quota: str) -> int:
+    """Return how many cores a quota leaves, at least 1. `quota` is `USED PERIOD` in microseconds; `max`, -1 and nothing
+    are no limit."""
+    used, _, period = quota.partition(" ")
+    if not (used.isdecimal() and period.isdecimal() and int(period)):
+        return cores
+    # Rounded up: threads that share the last core's part wait for it less than a thread alone waits for the others.
+    return max(1, min(cores, -(-int(used) // int(period))))
+
+
+def _read_quota() -> str:
+    if _CGROUP_CPUS.is_file():
+        return _CGROUP_CPUS.read_text().strip()
+    return " ".join(path.read_text().strip() for path in _CGROUP_CPUS_V1 if path.is_file())
 
 
 def _memory_bytes() -> int:

@@ -45,6 +45,7 @@ def mappa_checks() -> Iterable[CheckArea]:
     from mappa_engine import doctor_checks
 
     yield CheckArea("libraries", doctor_checks.check_libraries)
+    yield CheckArea("processor", doctor_checks.check_processor)
     yield CheckArea("gpu", doctor_checks.check_gpus)
     yield CheckArea("cluster", doctor_checks.check_cluster)
     yield CheckArea("node of a cluster", doctor_checks.check_node)

@@ -32,12 +32,17 @@ class LocalOptions:
 
     device: str = "auto"
     """auto | cpu | cuda; auto takes the GPU where there is one."""
-    dtype: str = "float32"
-    """float32 | bfloat16, of sampling and learning alike. Learners of bfloat16 keep float32 master weights."""
+    dtype: str = AUTO
+    """float32 | bfloat16 | auto, of sampling and learning alike. Learners of bfloat16 keep float32 master weights, and
+    adapters are float32. auto: float32; on a CPU that computes in bfloat16, a model of ten million weights and more is
+    tried in both as the engine opens, and bfloat16 is taken if it is faster and log-probabilities agree. A checkpoint
+    keeps what was chosen, and a resumed run takes it again."""
     deterministic: bool = False
     """Equal requests in equal waves give bit-equal completions and weights (on the CPU): each wave is decoded apart."""
-    threads: int = 1
-    """Threads that torch computes one operation with."""
+    threads: int | str = AUTO
+    """Threads that torch computes one operation with. auto: 1 where every model is smaller than ten million weights,
+    else as many as this process may use cores (affinity, the container's quota). A checkpoint keeps what was chosen,
+    and a resumed run takes it again."""
     max_batch: int = 256
     """Requests of one policy that are decoded together; further ones wait."""
     kv_cache_mb: int = 4096

@@ -1,6 +1,7 @@
 """LoRA policies: adapters that share one base, in the embedded engine and as folders."""
 
 import asyncio
+import copy
 import json
 from types import SimpleNamespace
 
@@ -250,3 +251,24 @@ async def test_exported_adapter_equals_the_sampled_one(qwen3, opened, kit, tmp_p
     loaded = PeftModel.from_pretrained(frozen, tmp_path / "solver")
     logprobs = logprobs_of(loaded, [*PROMPT, *one.tokens])[len(PROMPT) - 1 : -1]
     assert np.abs(logprobs[np.arange(len(one.tokens)), one.tokens] - one.logprobs).max() < 1e-4
+
+
+def test_adapters_of_a_bfloat16_base_compute_in_it_and_are_rounded_anew_after_a_step(model):
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    cast, plain = (Adapters(own, model_name=model, autocast=own is base) for own in (base, copy.deepcopy(base)))
+    ids = torch.arange(9)[None]
+    outputs = []
+    for adapters in (cast, plain):
+        adapters.add("solver", Lora(rank=4, alpha=8.0), seed=0)
+        random = torch.Generator().manual_seed(0)
+        with adapters.active("solver"):
+            for _ in range(2):
+                outputs.append(adapters._model(input_ids=ids).logits.detach().float())
+                with torch.no_grad():
+                    for weight in adapters.parameters("solver").values():
+                        assert weight.dtype == torch.float32
+                        weight.add_(0.1 * torch.randn(weight.shape, generator=random))
+            outputs.append(adapters._model(input_ids=ids).logits.detach().float())
+    for found, expected in zip(outputs[:3], outputs[3:], strict=True):
+        torch.testing.assert_close(found, expected, atol=0.3, rtol=0.05)
+    assert (outputs[0] - outputs[1]).abs().max() > 1.0 < (outputs[1] - outputs[2]).abs().max()

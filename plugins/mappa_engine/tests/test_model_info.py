@@ -188,7 +188,9 @@ def test_other_models_have_no_weight_names(qwen3):
         read_weight_names(reading)
 
 
-@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"max_batch": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"threads": "many"}, {"max_batch": 0}]
+)
 def test_invalid_options_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LocalEngine(LocalOptions(**wrong))

@@ -14,6 +14,8 @@ from mappa_core.engine import Experience, element_indices
 from mappa_engine.arrays import Int32, Int64
 from mappa_engine.learning.training_sequences import TrainingSequence, build_sequences
 
+_MIN_PREFIX = 16
+"""Tokens of a shared prefix that are worth a pass of their own."""
 IndexGroups = list[list[int]]
 """Micro-batches as lists of sequence indices."""
 
@@ -28,6 +30,8 @@ class BatchLayout:
 
     kind: Literal["padded", "packed"]
     tokens: int
+    shares_prefixes: bool = False
+    """Whether the tokens that all rows of a padded micro-batch begin with are computed once."""
 
     def groups(self, lengths: Sequence[int]) -> IndexGroups:
         """Group sequences of these lengths into micro-batches, longest first."""
@@ -70,6 +74,7 @@ class MicroBatch:
     temperature: Tensor | None  # (n, 1); None if all are 1
     source: Int64  # (n,) index of each sampled token on the experience's N axis; (0,) if dummy
     mask: SamplingMask | None = None  # None if every token was chosen from all
+    prefix: int = 0  # how many leading tokens are those of all rows, and are computed once; none of them predicts
     dummy: bool = False
 
 
@@ -151,6 +156,17 @@ def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
     return groups
 
 
+def shared_prefix(sequences: Sequence[Int32], limit: int) -> int:
+    """Return how many tokens all sequences begin with, at most `limit`; 0 where computing them once saves little."""
+    if len(sequences) < 2:
+        return 0
+    limit = min(limit, *(len(sequence) for sequence in sequences))
+    # In the order of lists all others are between the least and the greatest, and begin with what these two share.
+    least, greatest = (choose(sequence[:limit].tolist() for sequence in sequences) for choose in (min, max))
+    same = next((place for place in range(limit) if least[place] != greatest[place]), limit)
+    return same if same >= _MIN_PREFIX else 0
+
+
 def pad_right(sequences: Sequence[Int32], device: torch.device) -> Tensor:
     """Return token ids (B, L) int64, padded on the right. Causal attention never sees padding, so no mask is needed."""
     filled = np.zeros((len(sequences), max(len(sequence) for sequence in sequences)), dtype=np.int64)
@@ -183,6 +199,11 @@ def _batch(
         temperature=None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device)[:, None],
         source=source,
         mask=None if sampled is None else _sampling_mask(sampled, source, device),
+        prefix=shared_prefix(
+            [sequence.tokens for sequence in sequences], min(int(sequence.targets[0]) for sequence in sequences) - 1
+        )
+        if layout.shares_prefixes
+        else 0,
     )
 
 

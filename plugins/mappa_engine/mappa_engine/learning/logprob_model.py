@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from mappa_engine.learning.batching import MicroBatch
 from mappa_engine.learning.output_head import OutputHead
@@ -46,13 +47,35 @@ class LogprobModel(torch.nn.Module):
 
         Only hidden states that predict a sampled token go through the output head.
         """
-        # Packed sequences are separated by their positions only if there is no mask and no cache.
-        hidden = self.model.base_model(
-            input_ids=batch.ids, position_ids=batch.positions, attention_mask=None, use_cache=False
-        ).last_hidden_state
-        hidden = hidden.flatten(0, 1).index_select(0, batch.predicting)
+        hidden = self._hidden_after_prefix(batch) if batch.prefix else self._hidden(batch)
         values = None
         if self.value_head is not None:
-            values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
+            # The head stays float32 where adapters are cast.
+            with torch.autocast(hidden.device.type, enabled=False):
+                values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
         logprobs, entropies = self.output_head(hidden, batch.targets, batch.temperature, batch.mask, entropy)
         return Predictions(logprobs, values, entropies)
+
+    def _hidden(self, batch: MicroBatch) -> Tensor:
+        """Compute the hidden states (n, d) that predict a sampled token."""
+        # Packed sequences are separated by their positions only if there is no mask and no cache.
+        states = self.model.base_model(
+            input_ids=batch.ids, position_ids=batch.positions, attention_mask=None, use_cache=False
+        ).last_hidden_state
+        predicting: Tensor = states.flatten(0, 1).index_select(0, batch.predicting)
+        return predicting
+
+    def _hidden_after_prefix(self, batch: MicroBatch) -> Tensor:
+        """Compute the same with the keys and values of the shared prefix from one row; their gradients are summed over
+        all rows that attend to them."""
+        width = batch.ids.shape[1]
+        cache = DynamicCache(config=self.model.config)
+        self.model.base_model(input_ids=batch.ids[:1, : batch.prefix], past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(len(batch.ids))
+        states = self.model.base_model(
+            input_ids=batch.ids[:, batch.prefix :], past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        # Every row up to the predicting one lacks its prefix.
+        index = batch.predicting - batch.prefix * (batch.predicting // width + 1)
+        predicting: Tensor = states.flatten(0, 1).index_select(0, index)
+        return predicting

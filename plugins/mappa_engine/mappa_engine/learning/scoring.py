@@ -36,7 +36,6 @@ def find_policy_rows(experience: Experience, policy: str) -> tuple[Int64, Int64]
     return np.flatnonzero(own & (experience.weight > 0)), np.flatnonzero(own & ~(experience.weight > 0))
 
 
-@torch.no_grad()
 def score_policy(
     policy: str,
     forward: ForwardPass,
@@ -52,20 +51,40 @@ def score_policy(
 
     Rows of weight 0 are batched separately, so that they affect no other row. All ranks run equally many micro-batches.
     """
+    return _concatenate(
+        [
+            score_rows(rows, forward, reference, experience, layout=layout, device=device, rank=rank, ranks=ranks)
+            for rows in find_policy_rows(experience, policy)
+        ]
+    )
+
+
+@torch.no_grad()
+def score_rows(
+    rows: Int64,
+    forward: ForwardPass,
+    reference: ForwardPass | None,
+    experience: Experience,
+    *,
+    layout: BatchLayout,
+    device: torch.device,
+    rank: int = 0,
+    ranks: int = 1,
+) -> TokenScores:
+    """Score this rank's share of the tokens of `rows`, which are of one policy."""
     parts = []
-    for rows in find_policy_rows(experience, policy):
-        for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
-            own, values, _ = forward(batch)
-            ref_logprobs = None if reference is None else reference(batch).logprobs
-            if not batch.dummy:  # it ran for the other ranks alone
-                parts.append(
-                    TokenScores(
-                        source=batch.source,
-                        logprobs=own.cpu().numpy(),
-                        ref_logprobs=None if ref_logprobs is None else ref_logprobs.cpu().numpy(),
-                        values=None if values is None else values.cpu().numpy(),
-                    )
+    for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
+        own, values, _ = forward(batch)
+        ref_logprobs = None if reference is None else reference(batch).logprobs
+        if not batch.dummy:  # it ran for the other ranks alone
+            parts.append(
+                TokenScores(
+                    source=batch.source,
+                    logprobs=own.cpu().numpy(),
+                    ref_logprobs=None if ref_logprobs is None else ref_logprobs.cpu().numpy(),
+                    values=None if values is None else values.cpu().numpy(),
                 )
+            )
     return _concatenate(parts)
 
 

@@ -14,7 +14,8 @@ from transformers.cache_utils import DynamicCache
 
 from mappa_core.engine import Completion, Sampling, VersionSpan
 from mappa_engine.arrays import Int32
-from mappa_engine.learning.batching import group_padded, pad_right
+from mappa_engine.learning.batching import group_padded, pad_right, shared_prefix
+from mappa_engine.local.compute import is_large
 from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step
 from mappa_engine.local.policy import Policy
@@ -49,6 +50,7 @@ class Decoder:
     """Decodes waiting requests, up to `max_batch` together and as many as `kv_tokens` have room for, all as long as the
     longest may become. Used by one thread, except for `waves`.
 
+    What all prompts of a prefill begin with is computed once for a large model, whose numbers are not held to the bit.
     `isolate_waves`: decode a wave to its end before admitting the next, so that a batch depends on its wave alone.
     """
 
@@ -65,6 +67,7 @@ class Decoder:
         self._kv_tokens = kv_tokens
         self._prefill_tokens = prefill_tokens
         self._isolate_waves = isolate_waves
+        self._shares_prefixes = is_large(policy.base.weights)
         self._waiting: deque[DecodeRequest] = deque()
         self._clear()
 
@@ -147,12 +150,20 @@ class Decoder:
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
         for batch in group_padded([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
-            ids = pad_right([prompts[group] for group in batch], device)
-            states = self._model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True).last_hidden_state
+            together = [prompts[group] for group in batch]
+            ids = pad_right(together, device)
+            # The last token of a prompt is computed for each, as the first one of the action is sampled after it.
+            prefix = shared_prefix(together, min(map(len, together)) - 1) if self._shares_prefixes else 0
+            if prefix:
+                self._model.base_model(input_ids=ids[:1, :prefix], past_key_values=prefilled, use_cache=True)
+                prefilled.batch_repeat_interleave(len(together))
+            states = self._model.base_model(
+                input_ids=ids[:, prefix:], past_key_values=prefilled, use_cache=True
+            ).last_hidden_state
             members = [(row, index) for row, group in enumerate(batch) for index in groups[group]]
             rows, indices = torch.tensor(members, device=device).T
             self._cache.fill(first + indices, prefilled, rows)
-            last = torch.tensor([len(joining[index].prompt) - 1 for _, index in members], device=device)
+            last = torch.tensor([len(joining[index].prompt) - 1 - prefix for _, index in members], device=device)
             hidden[indices] = states[rows, last]
         newest = self._sample_next(
             joining, hidden, SamplingTensors.of([request.sampling for request in joining], device)

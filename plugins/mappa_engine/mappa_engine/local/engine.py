@@ -7,8 +7,11 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from mappa_core import ConfigError
 from mappa_core.engine import (
@@ -26,22 +29,27 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
+from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
 from mappa_engine.node import this_node
-from mappa_engine.options import LocalOptions
+from mappa_engine.options import AUTO, LocalOptions
 from mappa_engine.process_info import process_info
 from mappa_engine.teacher_servers import TeacherServers
 
 if TYPE_CHECKING:
     import torch
 
+    from mappa_engine.learning.batching import BatchLayout
+    from mappa_engine.learning.scoring import TokenScores
     from mappa_engine.local.continuous_batching import Decoder
     from mappa_engine.local.models import LoadedModel
     from mappa_engine.local.policy import Policy
     from mappa_engine.local.sampler import LocalSampler
+
+log = structlog.get_logger()
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -55,19 +63,28 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, options: LocalOptions) -> None:
-        if options.dtype not in BYTES_PER_NUMBER:
-            raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(BYTES_PER_NUMBER)}")
+        if options.dtype not in (AUTO, *BYTES_PER_NUMBER):
+            raise ConfigError(
+                f"engine.options.dtype is {options.dtype!r}; it can be {AUTO}, {' or '.join(BYTES_PER_NUMBER)}"
+            )
         if options.device not in DEVICES:
             raise ConfigError(f"engine.options.device is {options.device!r}; it can be auto, cpu or cuda")
-        for name in ("threads", "max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
+        for name in ("max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
             if getattr(options, name) is not None and getattr(options, name) < 1:
                 raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
+        # The type allows any text, so a number may arrive as one.
+        if options.threads != AUTO and (not str(options.threads).isdecimal() or int(options.threads) < 1):
+            raise ConfigError(f"engine.options.threads is {options.threads!r}; it is {AUTO}, or a number from 1")
         self._options = options
+        self._specs: Sequence[PolicySpec] = ()
+        self._compute: ComputeSettings | None = None
         self._teachers = TeacherServers(options.teachers)
         self._worker = Worker()
         self._policies: dict[str, Policy] = {}
         self._decoders: dict[str, Decoder] = {}
         self._samplers: dict[str, LocalSampler] = {}
+        self._compared: dict[str, Mapping[str, float]] = {}
+        """Metrics of sampler against learner by policy, where not all rows were scored."""
         self._train: TrainSection | None = None
         self._seed = 0
         self._weights_lock = asyncio.Lock()
@@ -80,8 +97,9 @@ class LocalEngine(Engine):
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """This process."""
-        return (process_info("sampler and learner", "torch", "transformers", "peft"),)
+        """This process, and what it computes with once the engine is open."""
+        role = "sampler and learner" if self._compute is None else f"sampler and learner, {self._compute}"
+        return (process_info(role, "torch", "transformers", "peft"),)
 
     def plan(
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
@@ -93,7 +111,14 @@ class LocalEngine(Engine):
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
-        return memory_plan(memory, self._options, this_node())
+        plan = memory_plan(memory, self._options, this_node())
+        weights = max((shape.parameters for shape in shapes.values()), default=0)
+        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
+        compute = ComputeSettings(threads=self._threads(weights), dtype=dtype)
+        tried = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
+        return replace(
+            plan, lines=(*plan.lines, f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}")
+        )
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -114,27 +139,63 @@ class LocalEngine(Engine):
         from mappa_engine.lean_imports import import_transformers
 
         import_transformers()
-        from mappa_engine.local.continuous_batching import Decoder
-        from mappa_engine.local.models import load_model
-        from mappa_engine.local.policy import Policy
-        from mappa_engine.local.sampler import LocalSampler
-
+        self._specs = policies
         options, device = self._options, self._device
-        torch.set_num_threads(options.threads)
+        # What loads is checked and tried on one thread, before its size is known.
+        torch.set_num_threads(1 if options.threads == AUTO else int(options.threads))
         if options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             # Some operations have no deterministic form on a GPU: there it only warns.
             torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        if options.dtype == "float32":
+        dtype = "float32" if options.dtype == AUTO else options.dtype
+        if dtype == "float32":
             forbid_tf32()
-        dtype: torch.dtype = getattr(torch, options.dtype)
-        bases = {
-            model: load_model(model, device=device, dtype=dtype)
-            for model in dict.fromkeys(spec.model for spec in policies)
-        }
-        modules = self._modules(policies, bases)
-        for spec in policies:
+        bases = self._load_bases(dtype)
+        compute = self._choose_compute(bases)
+        self._build(bases if compute.dtype == dtype else self._load_bases(compute.dtype), compute)
+
+    def _load_bases(self, dtype: str) -> dict[str, LoadedModel]:
+        import torch
+
+        from mappa_engine.local.models import load_model
+
+        models = dict.fromkeys(spec.model for spec in self._specs)
+        return {model: load_model(model, device=self._device, dtype=getattr(torch, dtype)) for model in models}
+
+    def _choose_compute(self, bases: Mapping[str, LoadedModel]) -> ComputeSettings:
+        """Choose what the loaded models are computed with; the largest decides."""
+        from mappa_engine.local.bfloat16_trial import try_bfloat16
+
+        largest = max(bases.values(), key=lambda base: base.weights, default=None)
+        weights = 0 if largest is None else largest.weights
+        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
+        if largest is not None and self._tries_bfloat16(weights):
+            trial = try_bfloat16(largest.model, largest.chat, largest.window)
+            dtype = "bfloat16" if trial.passed else "float32"
+            log.info("engine.bfloat16_tried", model=largest.model_name, result=str(trial), dtype=dtype)
+        return ComputeSettings(threads=self._threads(weights), dtype=dtype)
+
+    def _tries_bfloat16(self, weights: int) -> bool:
+        on_cpu = self._options.device == "cpu" or (self._options.device == "auto" and not this_node().gpus)
+        return self._options.dtype == AUTO and on_cpu and tries_bfloat16(weights)
+
+    def _threads(self, weights: int) -> int:
+        return choose_threads(weights) if self._options.threads == AUTO else int(self._options.threads)
+
+    def _build(self, bases: Mapping[str, LoadedModel], compute: ComputeSettings) -> None:
+        """Build policies and decoders anew; samplers that were handed out use these from now on."""
+        import torch
+
+        from mappa_engine.local.continuous_batching import Decoder
+        from mappa_engine.local.policy import Policy
+        from mappa_engine.local.sampler import LocalSampler
+
+        options = self._options
+        torch.set_num_threads(compute.threads)
+        self._compute = compute
+        modules = self._modules(self._specs, bases)
+        for spec in self._specs:
             base = bases[spec.model]
             policy = Policy(spec, base, modules[spec.name], self._train, seed=self._seed)
             kv_tokens, window = self._window(base)
@@ -145,10 +206,15 @@ class LocalEngine(Engine):
                 prefill_tokens=options.prefill_tokens,
                 isolate_waves=options.deterministic,
             )
-            self._worker.add(decoder)
             self._policies[spec.name] = policy
             self._decoders[spec.name] = decoder
-            self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs, window=window)
+            if spec.name in self._samplers:
+                self._samplers[spec.name].use(base, decoder, window=window)
+            else:
+                self._samplers[spec.name] = LocalSampler(
+                    base, decoder, self._worker, spec.template_kwargs, window=window
+                )
+        self._worker.use(self._decoders.values())
 
     def _window(self, base: LoadedModel) -> tuple[int, int]:
         """Return how many tokens have room in the KV cache of a policy, and how many one request may have."""
@@ -191,20 +257,36 @@ class LocalEngine(Engine):
         return await self._worker.run(self._score, experience, reference)
 
     def _score(self, experience: Experience, reference: bool) -> Experience:
-        from mappa_engine.learning.batching import BatchLayout
-        from mappa_engine.learning.logprob_model import LogprobModel
-        from mappa_engine.learning.scoring import merge_scores, score_policy
+        from mappa_engine.learning.scoring import merge_scores
 
-        layout = BatchLayout("padded", self._require_train().micro_tokens)
-        scores = []
-        for policy in (self._policy(name) for name in experience.policies):
-            learner = LogprobModel(policy.model, policy.value_head)
-            frozen = policy.reference if reference else None
-            with policy.active():
-                scores.append(
-                    score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
-                )
+        scores = [self._score_policy(self._policy(name), experience, reference) for name in experience.policies]
         return merge_scores(experience, scores)
+
+    def _score_policy(self, policy: Policy, experience: Experience, reference: bool) -> TokenScores:
+        from mappa_engine.learning.logprob_model import LogprobModel
+        from mappa_engine.learning.scoring import score_policy
+        from mappa_engine.local.sampled_scores import may_reuse, reuse_sampled
+
+        train = self._require_train()
+        layout = self._layout(policy)
+        learner = LogprobModel(policy.model, policy.value_head)
+        frozen = policy.reference if reference else None
+        self._compared.pop(policy.name, None)
+        with policy.active():
+            if frozen is None and may_reuse(policy, experience, train):
+                sampled = reuse_sampled(policy, learner, experience, train, layout)
+                if sampled is not None:
+                    self._compared[policy.name] = sampled.metrics
+                    return sampled.scores
+                log.warning("engine.scored_again", policy=policy.name, reason="sampler and learner differ")
+            return score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
+
+    def _layout(self, policy: Policy) -> BatchLayout:
+        """Micro-batches of a policy. A layer that is computed again in the backward pass takes no keys and values."""
+        from mappa_engine.learning.batching import BatchLayout
+
+        shares = is_large(policy.base.weights) and not self._options.gradient_checkpointing
+        return BatchLayout("padded", self._require_train().micro_tokens, shares_prefixes=shares)
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
@@ -214,7 +296,8 @@ class LocalEngine(Engine):
         `loss`, `grad_norm` are means over the steps, `lr` is the last step's; `kl` (k3, from the reference) and
         `entropy` (mean of -log p; `entropy_full` over the vocabulary with an entropy bonus) are nats per token;
         `ratio_mean`, `ratio_max` are of tokens, new over old; `mismatch_*`, `ess` and `correction_share` compare the
-        sampler's log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or
+        sampler's log-probabilities with the learner's (`learning.importance_weights`), on a few rows where the former
+        were taken for the latter (`local.sampled_scores`); `skipped` counts the steps whose loss or
         gradient was not finite: they update no weight.
         """
         async with self._weights_lock:
@@ -224,7 +307,6 @@ class LocalEngine(Engine):
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> dict[str, dict[str, float]]:
         from mappa_engine.learning.activation_checkpointing import activation_checkpointing
-        from mappa_engine.learning.batching import BatchLayout
         from mappa_engine.learning.update import PolicyUpdate
         from mappa_engine.local.learner import LocalLearner
 
@@ -237,11 +319,10 @@ class LocalEngine(Engine):
                     f"set policies.{name}.kind"
                 )
             learner = LocalLearner(policy, policy.optimiser)
-            layout = BatchLayout("padded", train.micro_tokens)
-            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
+            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=self._layout(policy))
             recomputed = activation_checkpointing if self._options.gradient_checkpointing else nullcontext
             with policy.active(), recomputed(policy.model):
-                metrics[name] = update.run(progress, seed=self._seed)
+                metrics[name] = update.run(progress, seed=self._seed) | dict(self._compared.pop(name, {}))
         return metrics
 
     async def publish(self) -> Mapping[str, Receipt]:
@@ -274,6 +355,8 @@ class LocalEngine(Engine):
 
         for name, policy in self._policies.items():
             policy.save(folder / name, getattr(torch, dtype))
+        if self._compute is not None:
+            self._compute.write(folder)
 
     async def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises RunError if it does not match the policies."""
@@ -281,9 +364,25 @@ class LocalEngine(Engine):
             await self._worker.run(self._load, folder)
 
     def _load(self, folder: Path) -> None:
+        self._take_again(ComputeSettings.read(folder))
         for name, policy in self._policies.items():
             policy.load(folder / name)
         self._update_sampler_versions()
+
+    def _take_again(self, stored: ComputeSettings | None) -> None:
+        """Compute with what a checkpoint was computed with, where the options leave it open."""
+        import torch
+
+        if stored is None or self._compute is None:
+            return
+        compute = ComputeSettings(
+            threads=stored.threads if self._options.threads == AUTO else self._compute.threads,
+            dtype=stored.dtype if self._options.dtype == AUTO else self._compute.dtype,
+        )
+        if compute.dtype != self._compute.dtype:
+            self._build(self._load_bases(compute.dtype), compute)
+        torch.set_num_threads(compute.threads)
+        self._compute = compute
 
     async def close(self) -> None:
         """Stop the thread and release all weights."""

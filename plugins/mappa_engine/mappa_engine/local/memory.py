@@ -9,7 +9,7 @@ from mappa_engine import memory_estimate
 from mappa_engine.memory_estimate import MemoryPart, MemoryParts, SavedActivations, format_bytes
 from mappa_engine.model_shape import ModelShape
 from mappa_engine.node import Node
-from mappa_engine.options import LocalOptions
+from mappa_engine.options import AUTO, LocalOptions
 
 _SAMPLING_BYTES = 4 + 4 + 8 + 8
 """Bytes per logit while a token is sampled: it and its log-probability, its probability and their sums in float64."""
@@ -34,7 +34,9 @@ def estimate_local_memory(
     def window(shape: ModelShape) -> int:
         return min(shape.window, options.max_model_len or shape.window)
 
-    dtype, width, learning = options.dtype, memory_estimate.BYTES_PER_NUMBER[options.dtype], train is not None
+    # A trial decides later, and float32 is what takes more.
+    dtype = "float32" if options.dtype == AUTO else options.dtype
+    width, learning = memory_estimate.BYTES_PER_NUMBER[dtype], train is not None
     found: dict[str, MemoryParts] = {}
     for policy in policies:
         shape = shapes[policy.model]

@@ -25,6 +25,8 @@ class LoadedModel:
 
     model_name: str
     model: Any
+    weights: int
+    """How many there are, tied ones once."""
     chat: Chat
     stops: frozenset[int]
     window: int
@@ -58,12 +60,13 @@ def load_model(spec: str, *, device: torch.device, dtype: torch.dtype) -> Loaded
     return LoadedModel(
         model_name=spec,
         model=model,
+        weights=sum(parameter.numel() for parameter in model.parameters()),
         chat=model_info.chat,
         stops=model_info.stops,
         window=model_info.window,
         layers=layers,
         kv_bytes=kv_bytes,
-        adapters=Adapters(model, model_name=model_info.model_path),
+        adapters=Adapters(model, model_name=model_info.model_path, autocast=True),
     )
 
 

@@ -49,6 +49,8 @@ class Policy:
         self.lora = spec.lora
         self.version = 0
         self.steps = 0
+        self.published_steps = 0
+        """`steps` of the weights that `version` is the number of."""
         self.model = model
         self.value_head = self._value_head() if self.trained and spec.value_head else None
         self.optimiser: Optimiser | None = None
@@ -92,6 +94,7 @@ class Policy:
         checksum covers up to `CHECKED_NUMBERS` of every tensor, evenly spaced."""
         if self.trained:
             self.version += 1
+        self.published_steps = self.steps
         digest = hashlib.sha256()
         for name, parameter in self._parameters().items():
             digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
@@ -136,7 +139,7 @@ class Policy:
                 self.optimiser.restore(weights, moments)
             else:
                 raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-        self.version, self.steps = counts.version, counts.steps
+        self.version, self.steps, self.published_steps = counts.version, counts.steps, counts.steps
 
     def _load_start(self, folder: Path) -> None:
         self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))

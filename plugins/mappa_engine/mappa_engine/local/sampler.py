@@ -21,12 +21,14 @@ class LocalSampler:
     def __init__(
         self, base: LoadedModel, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any], *, window: int
     ) -> None:
-        self._base = base
-        self._decoder = decoder
         self._worker = worker
         self._template_kwargs = template_kwargs
-        self._window = window
         self._wave: DecodeWave = []
+        self.use(base, decoder, window=window)
+
+    def use(self, base: LoadedModel, decoder: Decoder, *, window: int) -> None:
+        """Sample from another module of the same model from now on."""
+        self._base, self._decoder, self._window = base, decoder, window
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
         """Render the prompt tokens (P,) with the model's own chat template."""

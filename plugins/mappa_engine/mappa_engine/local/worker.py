@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -33,9 +33,9 @@ class Worker:
         self._jobs: set[Future[Any]] = set()
         self._decoding = False
 
-    def add(self, decoder: Decoder) -> None:
-        """Register a decoder."""
-        self._decoders.append(decoder)
+    def use(self, decoders: Iterable[Decoder]) -> None:
+        """Step these decoders from now on. Called by a job, while none of those before decodes."""
+        self._decoders = list(decoders)
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `job` exclusively on the thread and return its result. Raises EngineLost where it raises what is no error
