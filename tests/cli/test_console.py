@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console, echo
-from mappa.cli.runs import command
+from mappa.look.cli.runs import command
 from mappa.runs import RunFolder
 from mappa.testing import FixedCoach, play
 from mappa_core import Message, Role, Task, ToolResult, ToolSpec, Verdict
