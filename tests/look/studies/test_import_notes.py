@@ -8,8 +8,8 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.importing.chat_messages import BEHIND
-from mappa.look.importing.import_run import read_logs
 from mappa.look.importing.log_mapping import LogMapping
+from mappa.look.importing.read_logs import read_logs
 from mappa.look.importing.traces import CANDIDATES, NO_CALL, OTHERS
 from mappa_core.safe_json import MAX_OWN_DIGITS, parse_own_json
 
