@@ -9,7 +9,6 @@ import re
 import selectors
 import signal
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,10 +20,6 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("mappa", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mappa")
-
-# Keys and trust of tests are not those of who runs them.
-_STATE = tempfile.TemporaryDirectory(prefix="mappa-state-")
-os.environ["XDG_STATE_HOME"] = _STATE.name
 
 # What commands print is as in a file, whatever the width of the terminal that tests are started from.
 os.environ.pop("COLUMNS", None)

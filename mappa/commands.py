@@ -16,6 +16,6 @@ from mappa.cli.options import trust_option as trust_option
 from mappa.cli.progress import RunProgress as RunProgress
 from mappa.cli.progress import rollout_bar as rollout_bar
 from mappa.cli.result_tables import show_evaluation as show_evaluation
-from mappa.cli.runs import show_trajectory as show_trajectory
 from mappa.cli.tables import columns_table as columns_table
+from mappa.cli.trajectory import show_trajectory as show_trajectory
 from mappa_core.plugins import did_you_mean as did_you_mean

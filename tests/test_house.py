@@ -289,7 +289,7 @@ REACHES: Mapping[tuple[str, str], str] = {
     ("tests/cli/test_front.py", "mappa_core.plugins"): "what help must not load",
     ("tests/cli/test_progress.py", "mappa.training.listener"): "progress is what a listener prints",
     ("tests/cli/test_progress.py", "mappa.training.tracker_threads"): "progress tells of trackers that fail",
-    ("tests/cli/test_runs.py", "mappa.store.folder"): "whether a command has let go of a folder",
+    ("tests/look/cli/test_runs.py", "mappa.store.folder"): "whether a command has let go of a folder",
     ("tests/downstream/test_packages.py", "mappa.cli.new"): "every kind of package that can be written",
     ("tests/packaging/test_kubernetes.py", "mappa.session.config_problems"): "what a run of the manifest would lack",
     ("tests/cli/test_hostile_names.py", "mappa.look.dataset.card"): "names in a data set card",

@@ -47,7 +47,7 @@ from spans import instrumented
 
 from mappa.look.importing import LogMapping, import_logs
 from mappa.look.importing.content import ENCRYPTED
-from mappa.look.importing.import_run import ImportResult
+from mappa.look.importing.import_result import ImportResult
 from mappa.runs import RunReader
 from mappa_core.plugins import load_plugins
 

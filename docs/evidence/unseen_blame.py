@@ -32,9 +32,10 @@ import numpy as np
 from halves import is_reported
 
 from mappa.evaluation.statistics import share_interval
-from mappa.look.importing.import_run import count_agents, read_logs
+from mappa.look.importing.import_result import count_agents
 from mappa.look.importing.log_mapping import LogMapping
 from mappa.look.importing.offers import ImportedOptions, ImportedWorkflow
+from mappa.look.importing.read_logs import read_logs
 from mappa.look.importing.trajectories import build_trajectories
 from mappa_coach_evidence.coach import EvidenceCoach
 from mappa_coach_evidence.options import EvidenceOptions

@@ -22,7 +22,7 @@ GROUPS: Mapping[str, Mapping[str, ListedCommand]] = MappingProxyType({
     "look": {
         "import": ListedCommand("Turn logs of other frameworks, and labels of people, into a run.", LOOK),
         "observe": ListedCommand("Show which agent fails, how often and why; trains nothing.", LOOK),
-        "runs": ListedCommand("List runs, show one, print what happened in a trajectory.", HERE),
+        "runs": ListedCommand("List runs, show one, print what happened in a trajectory.", LOOK),
         "view": ListedCommand("Show runs in the browser, live while they train.", LOOK),
         "report": ListedCommand("Write report.html of runs again, and print what was learned.", LOOK),
         "compare": ListedCommand("Compare settings by held-out results, paired and over seeds.", LOOK),

@@ -1,18 +1,38 @@
-"""Output of a finished run."""
+"""A run that trains on the command line, and what is printed at its end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import msgspec
 
 from mappa.cli.console import Console, escape
 from mappa.cli.formats import describe_tool_faults, format_count, format_or_dash, format_problem_count
+from mappa.cli.progress import open_listener
 from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
 from mappa.cli.tables import agents_table
 from mappa.runs.reader import RunReader
 from mappa.store.summary import CoachSummary, Summary
-from mappa.training.run import TrainResult
+from mappa.training.run import Run, TrainResult
+from mappa_core.errors import GuardStop
+
+
+def train_and_print(run: Run, console: Console, *, quiet: bool, as_json: bool) -> TrainResult:
+    """Train, with the progress on `console`, and print the result. Whatever stops the run, it says how to go on."""
+    iterations = run.composed.config.train.iterations
+    try:
+        with open_listener(console, iterations, quiet=quiet or as_json) as listener:
+            trained = run.train(listener)
+    except (GuardStop, KeyboardInterrupt, SystemExit):
+        if run.folder is not None:
+            click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
+        raise
+    if as_json:
+        click.echo(run_result_json(trained.folder, trained.summary))
+    else:
+        show_run_result(Console(), trained)
+    return trained
 
 
 def show_run_result(console: Console, trained: TrainResult) -> None:

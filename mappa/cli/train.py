@@ -8,7 +8,7 @@ import click
 
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.compose import ComposedConfig
-from mappa_core.errors import ConfigError, GuardStop
+from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 
 
@@ -26,8 +26,8 @@ def command(
 
     `mappa eval --probe 8` says beforehand whether there is something to learn.
     """
-    from mappa.cli import progress, run_result
     from mappa.cli.console import Console
+    from mappa.cli.run_result import train_and_print
     from mappa.session.trust import add_own_plugin
     from mappa.training.run import Run
     from mappa.training.warm_start import WarmStart, is_warm_start
@@ -48,17 +48,7 @@ def command(
     if dry_run:
         Console().print(run.check(), highlight=False)
         return
-    try:
-        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
-            trained = run.train(listener)
-    except (GuardStop, KeyboardInterrupt, SystemExit):
-        if run.folder is not None:
-            click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
-        raise
-    if as_json:
-        click.echo(run_result.run_result_json(trained.folder, trained.summary))
-    else:
-        run_result.show_run_result(Console(), trained)
+    train_and_print(run, console, quiet=quiet, as_json=as_json)
 
 
 def recipe_line(composed: ComposedConfig, registry: Registry) -> str:

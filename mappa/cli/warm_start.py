@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.errors import ConfigError, GuardStop
+from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa.config.compose import ComposedConfig
@@ -56,8 +56,8 @@ def command(
     A training starts from what it learned:
       mappa train … policies.default.from=RUN@best
     """
-    from mappa.cli import progress, run_result
     from mappa.cli.console import Console
+    from mappa.cli.run_result import train_and_print
     from mappa.store.folder import open_checkpoints
     from mappa.training.warm_start import WarmStart, read_team_examples
 
@@ -75,17 +75,9 @@ def command(
     for (agent, reason), count in examples.left_out.items():
         console.print(f"{agent}: {count} examples {reason} are left out", highlight=False)
     run = WarmStart(composed, registry, examples=examples.kept)
-    try:
-        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
-            trained = run.train(listener)
-    except (GuardStop, KeyboardInterrupt, SystemExit):
-        if run.folder is not None:
-            click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
-        raise
+    trained = train_and_print(run, console, quiet=quiet, as_json=as_json)
     if as_json:
-        click.echo(run_result.run_result_json(trained.folder, trained.summary))
         return
-    run_result.show_run_result(Console(), trained)
     # Without held-out examples no epoch is known to be the best.
     which = "last" if open_checkpoints(trained.folder, None).best() is None else "best"
     Console().print(f"train    … policies.default.from={trained.folder}@{which}", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from getpass import getuser
 from pathlib import Path
 
 from mappa.look.coach_eval.agreement import LabelledPlay, LabellerAgreement, measure_agreement
-from mappa.look.importing.import_run import IMPORT_EVENT
+from mappa.look.importing.add_plays import IMPORT_EVENT
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.store.folder import RunFolder
 from mappa_core import ConfigError, RunError, Trajectory

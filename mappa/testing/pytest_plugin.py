@@ -1,8 +1,11 @@
-"""Pytest plugin: shows the requirement of a contract's clause when it fails. Imports nothing but pytest."""
+"""Pytest plugin: shows the requirement of a contract's clause when it fails, and keeps what marks the runs of tests
+out of the state folder of the user. Imports nothing but pytest."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import tempfile
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -17,6 +20,23 @@ ASYNC_MODE_ERROR = (
 )
 
 pytest.register_assert_rewrite(*(f"{PACKAGE}.{module}" for module in CONTRACT_MODULES))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests, and the programs that they start, a state folder of their own: keys and trust of tests are not
+    those of who runs them."""
+    state, former = tempfile.TemporaryDirectory(prefix="mappa-state-"), os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = state.name
+
+    def restore() -> None:
+        if former is None:
+            os.environ.pop("XDG_STATE_HOME", None)
+        else:
+            os.environ["XDG_STATE_HOME"] = former
+        state.cleanup()
+
+    config.add_cleanup(restore)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:

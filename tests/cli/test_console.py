@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa.cli.console import Console, echo
-from mappa.cli.runs import command
+from mappa.cli.main import cli
 from mappa.runs import RunFolder
 from mappa.testing import FixedCoach, play
 from mappa_core import Message, Role, Task, ToolResult, ToolSpec, Verdict
@@ -104,8 +104,8 @@ async def test_a_trajectory_is_printed_without_what_its_agents_smuggled_in(tmp_p
         await play(
             Team(), task, [attack + call], tools={"prints": Prints(attack)}, coach=Says(5.0), recorder=folder.store
         )
-    for arguments in (["trace", str(folder.path), "train-000000/t/000"], ["show", str(folder.path)]):
-        printed = CliRunner().invoke(command, arguments, catch_exceptions=False).output
+    for arguments in (["runs", "trace", str(folder.path), "train-000000/t/000"], ["runs", "show", str(folder.path)]):
+        printed = CliRunner().invoke(cli, arguments, catch_exceptions=False).output
         assert not UNSAFE.search(printed.replace("\n", "")), arguments
     assert "\\u001b[2J" in printed or "\\u202e" in printed
 

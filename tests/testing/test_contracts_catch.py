@@ -339,6 +339,24 @@ CAUGHT = {
 """Class -> the clauses that it breaks."""
 
 
+MAKES_A_RUN = """
+from mappa.runs import RunFolder
+
+
+def test_a_run(tmp_path):
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="seed: 0\\n") as folder:
+        pass
+    assert (folder.path / "config.mark").is_file()
+"""
+
+
+def test_runs_that_tests_make_leave_nothing_in_the_users_state_folder(pytester, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    pytester.makepyfile(test_run=MAKES_A_RUN)
+    pytester.runpytest_subprocess(*SETTINGS).assert_outcomes(passed=1)
+    assert not (tmp_path / "state").exists()
+
+
 def test_every_clause_catches_what_it_is_about(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_broken=BROKEN)
     done = pytester.runpytest_subprocess(*SETTINGS, "-o", "asyncio_mode=auto", "--tb=short", "-rf")

@@ -437,7 +437,7 @@ def test_only_the_gate_makes_objects_of_a_stored_config():
     root = Path(__file__).parents[2]
     sources = [path for place in ("mappa", "plugins") for path in (root / place).rglob("*.py")]
     resolving = {str(path.relative_to(root)) for path in sources if ".resolve(registry" in path.read_text("utf-8")}
-    assert resolving == {"mappa/session/trust.py", "mappa/look/importing/import_run.py"}
+    assert resolving == {"mappa/session/trust.py", "mappa/look/importing/imported_config.py"}
 
 
 def test_every_command_that_takes_a_run_is_tried_here(here):

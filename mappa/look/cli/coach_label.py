@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from mappa.cli.console import Console
 from mappa.cli.formats import format_count
-from mappa.cli.runs import new_messages
+from mappa.cli.trajectory import new_messages
 from mappa.look.cli.attribution_tables import describe_agreement
 from mappa.look.labelling import (
     LabelSummary,

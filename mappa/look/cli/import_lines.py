@@ -25,19 +25,17 @@ def describe_import(imported: ImportResult) -> Iterator[tuple[str, str | None]]:
     else:
         yield "nothing new was written", None
     if labels.agents or labels.steps:
-        yield f"labels: the guilty agent of {labels.agents:,} rollouts, the decisive step of {labels.steps:,}", None
+        agents = format_count(labels.agents, "rollout")
+        yield f"labels: the guilty agent of {agents}, the decisive step of {labels.steps:,}", None
     if labels.values:
-        values = ", ".join(f"{count:,} are {value}" for value, count in labels.values.items())
-        steps = sum(labels.values.values())
-        yield f"labels: {steps:,} steps, of which {values}; the whole of {labels.wholes:,} rollouts", None
+        steps = format_count(sum(labels.values.values()), "step")
+        wholes = format_count(labels.wholes, "rollout")
+        yield f"labels: {steps} with {_describe_counts(labels.values)}; the whole of {wholes}", None
     for what, count in labels.odd.items():
-        yield f"in {count:,} rollouts {what}", "yellow"
+        yield f"in {format_count(count, 'rollout')} {what}", "yellow"
     if counts.without_text:
-        yield (
-            f"{counts.without_text:,} rollouts have labels and no text: only verdicts that were recorded elsewhere can "
-            "be held against them",
-            "yellow",
-        )
+        textless = format_count(counts.without_text, "rollout")
+        yield f"labels without a text: {textless}; only verdicts recorded elsewhere can be held against them", "yellow"
     if counts.without_action:
         yield f"left out: {format_count(counts.without_action, 'rollout')} without an action", "yellow"
     for problem in imported.problems[:MAX_SHOWN]:
@@ -54,11 +52,10 @@ def _describe_plays(imported: ImportResult) -> Iterator[tuple[str, str | None]]:
     rollouts = format_count(new, "rollout" if imported.is_new else "new rollout")
     went_on = f"; {format_count(imported.went_on, 'rollout')} went on since" if imported.went_on else ""
     yield f"{rollouts} of {tasks} from {imported.format}{went_on}", None
-    yield (
-        f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
-        + "".join(f", {count:,} {why}" for why, count in counts.left_out.items()),
-        None,
-    )
+    entries = format_count(counts.entries, counts.unit.removesuffix("s"))
+    yield f"{entries}: {format_count(counts.actions, 'action')}", None
+    if counts.left_out:
+        yield f"no action: {_describe_counts(counts.left_out)}", None
     agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
     more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
     yield f"actions: {', '.join(agents[:MAX_SHOWN])}{more}", None
@@ -75,4 +72,8 @@ def _describe_ledgers(ledgers: Mapping[str, Ledger]) -> Iterator[str]:
     for ledger in ledgers.values():
         notes.update(ledger.notes)
     if notes:
-        yield "left out or changed: " + ", ".join(f"{count:,} {what}" for what, count in notes.most_common())
+        yield f"left out or changed: {_describe_counts(dict(notes.most_common()))}"
+
+
+def _describe_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{what} ({count:,})" for what, count in counts.items())

@@ -272,7 +272,7 @@ def _show_suspects(console: Console, diagnosis: Diagnosis) -> None:
 
 def _describe_label(label: Label, step: str) -> str:
     """The headline of a label of `step` or, where it is of another step, the name of that."""
-    from mappa.cli.runs import label_headline
+    from mappa.cli.trajectory import label_headline
 
     elsewhere = "" if label.step in (None, step) else f" ({label.step})"
     reason = f": {label.reason}" if label.reason else ""

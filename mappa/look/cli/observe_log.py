@@ -121,8 +121,8 @@ def _follow(registry: Registry, observing: LogObserving, *, quiet: bool, as_json
 
 def _observations(registry: Registry, observing: LogObserving) -> Iterator[LogObservation]:
     """An observation whenever files of the logs changed, and once more after it, when plays did not go on."""
+    from mappa.look.importing.create_run import NoPlaysError
     from mappa.look.importing.documents import find_files
-    from mappa.look.importing.import_run import NoPlaysError
     from mappa.store.folder import RunInUseError
 
     seen, is_due, announced, spent_usd = None, True, False, 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,13 @@ from rich.table import Table
 
 from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_or_dash, format_problem_count
+from mappa.look.cli.play_lines import describe_plays
 from mappa_core import RunError
+from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
     from mappa.look.view.drift import DriftHistory, GapHistory
+    from mappa.look.view.plays import PlaysSummary
     from mappa.runs import RunReader
     from mappa.runs.rows import RaisedWarning
     from mappa.store.summary import Summary
@@ -41,23 +45,43 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     from mappa.look.counted_verdicts import with_counted_verdicts
     from mappa.look.output_files import check_writable
     from mappa.look.view.drift import read_drift
+    from mappa.look.view.plays import summarize_plays
     from mappa.look.view.report import write_page, write_report
     from mappa.runs import RunReader
 
     if out is not None:
         check_writable(out)
-    reports = []
+    learned = []
     for folder in runs:
         with RunReader(folder) as reader:
-            summary = with_counted_verdicts(_require_summary(reader), reader)
-            reports.append((folder, read_drift(reader), reader.warnings, summary))
-    shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in reports], audit=audit)
-    for folder, drift, warnings, summary in reports:
-        page = shared or write_report(folder, summary, audit=audit)
+            learned.append(
+                _Learned(
+                    folder=folder,
+                    summary=with_counted_verdicts(_require_summary(reader), reader),
+                    plays=summarize_plays(reader),
+                    drift=read_drift(reader),
+                    warnings=reader.warnings,
+                )
+            )
+    shared = None if out is None else write_page(out, [(one.folder, one.summary) for one in learned], audit=audit)
+    for run in learned:
+        page = shared or write_report(run.folder, run.summary, audit=audit)
         if as_json:
-            echo(report_json(page, summary, drift, warnings))
+            echo(_report_json(page, run))
         else:
-            show_report(Console(), folder, page, summary, drift, warnings)
+            _show_report(Console(), page, run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """What was learned of a run: its results, or what its `plays` came to where nothing was trained, the gaps, alarms
+    and notes of its coach, and warnings of health."""
+
+    folder: Path
+    summary: Summary
+    plays: PlaysSummary | None
+    drift: DriftHistory
+    warnings: Sequence[RaisedWarning]
 
 
 def _require_summary(reader: RunReader) -> Summary:
@@ -84,19 +108,20 @@ def _explain_missing_summary(reader: RunReader) -> str:
     )
 
 
-def show_report(
-    console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
-) -> None:
-    """Print the results, the coach's gaps, alarms and notes, warnings of health, and the path of the page."""
+def _show_report(console: Console, page: Path, run: _Learned) -> None:
     from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
 
-    console.print(f"[bold]{escape(folder.resolve().name)}[/]  {escape(summary.status)}", highlight=False)
+    summary, drift = run.summary, run.drift
+    console.print(f"[bold]{escape(run.folder.resolve().name)}[/]  {escape(summary.status)}", highlight=False)
     if summary.eval is not None:
         count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
         console.print(f"held-out {escape(summary.eval.metric)}, {count}, 95 % intervals", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
+    if run.plays is not None:
+        for line in describe_plays(run.plays):
+            console.print(clean_line(line), markup=False, highlight=False, soft_wrap=True)
     if drift.gaps:
         console.print("gaps of the coach between strata: points beyond merit, 95 % intervals")
         console.print(_gaps(drift.gaps))
@@ -106,7 +131,7 @@ def show_report(
     for note in drift.notes:
         line = f"coach, after iteration {note.iteration}: {note.text}"
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    show_warnings(console, warnings)
+    show_warnings(console, run.warnings)
     console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -130,9 +155,12 @@ def _points(gap: Interval) -> str:
     return f"{gap.mean:+.2f}{bounds}"
 
 
-def report_json(page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]) -> str:
-    """Encode the summary of a run, the path of its page, the coach's gaps (points), alarms and notes, and
-    warnings of health."""
-    health = msgspec.to_builtins(warnings)
-    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(drift), "health": health}
+def _report_json(page: Path, run: _Learned) -> str:
+    document = {
+        **msgspec.to_builtins(run.summary),
+        "report": str(page),
+        **msgspec.to_builtins(run.drift),
+        "health": msgspec.to_builtins(run.warnings),
+        "plays": msgspec.to_builtins(run.plays),
+    }
     return msgspec.json.encode(document).decode()

@@ -15,10 +15,11 @@ from random import Random
 from typing import Literal
 
 from mappa.look.coach_eval.shown_scenes import is_imported, open_shown_scenes
-from mappa.look.importing.import_run import count_agents, read_logs
+from mappa.look.importing.import_result import count_agents
 from mappa.look.importing.label_files import LabelFile, join_label_files
 from mappa.look.importing.log_mapping import LogMapping
 from mappa.look.importing.offers import ImportedOptions, ImportedWorkflow
+from mappa.look.importing.read_logs import read_logs
 from mappa.look.importing.trajectories import build_trajectories
 from mappa.runs import RunReader
 from mappa.session.stored_runs import RecordedScenes

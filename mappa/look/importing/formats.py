@@ -132,7 +132,7 @@ FORMATS: Mapping[Format, LogFormat] = {
     "autogen-events": LogFormat(
         recognizes=looks_like_autogen_events, read=read_autogen_events, entries="events", is_part=lambda row: True
     ),
-    "crewai": LogFormat(recognizes=looks_like_crewai, read=read_crewai, entries="entries", is_part=lambda row: True),
+    "crewai": LogFormat(recognizes=looks_like_crewai, read=read_crewai, entries="records", is_part=lambda row: True),
     "langchain": LogFormat(recognizes=looks_like_langchain, read=read_langchain, is_part=_holds_no_messages),
     "messages": LogFormat(recognizes=lambda row: True, read=_read_messages),
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from mappa.evaluation.heldout import build_evaluation
 from mappa.look.coach_eval.shown_scenes import is_imported
@@ -12,7 +14,7 @@ from mappa.look.counted_verdicts import BlameCounts, count_blame, is_short, sele
 from mappa.look.importing.offers import IMPORT_RECIPE
 from mappa.look.view.highlights import MAX_VERDICTS
 from mappa.runs import RunReader
-from mappa_core import Trajectory
+from mappa_core import ConfigError, RunError, Trajectory
 from mappa_core.records import Interval
 
 
@@ -56,6 +58,14 @@ def summarize_plays(reader: RunReader) -> PlaysSummary | None:
         return None
     plays = reader.outcomes(max(ended), split=split)
     return _summarize(reader, split, plays, imported=imported)
+
+
+def summarize_stored_plays(folder: Path) -> PlaysSummary | None:
+    """As `summarize_plays`; None also of a run whose record of its team or outcomes is missing or damaged: a list and
+    its pages show what else it holds."""
+    with suppress(RunError, ConfigError), RunReader(folder) as reader:
+        return summarize_plays(reader)
+    return None
 
 
 def _summarize(reader: RunReader, split: str, plays: list[Trajectory], *, imported: bool) -> PlaysSummary:

@@ -27,7 +27,7 @@ def build_outcome(grade: Grade, table: Table) -> dict[str, float]:
     if anchors.paper is not None:
         reached = grade.fair_paper
         outcome["fair_paper"] = 0.0 if reached is None else normalise_score(reached, anchors.paper, anchors.perfect)
-    if (skill := table.skill(grade.raw)) is not None:
+    if (skill := table.skill(grade.earned)) is not None:
         outcome["skill"] = skill
     if grade.raw is None:
         return {**outcome, f"{REJECTED_PREFIX}{grade.reason}": 1.0}

@@ -15,7 +15,7 @@ from sklearn import metrics as library
 
 from mappa_core import Scene
 from mappa_dsbench.contracts.check_submission import read_ids, to_submission
-from mappa_dsbench.grading.grade import grade_submission, normalise_score
+from mappa_dsbench.grading.grade import grade_submission
 from mappa_dsbench.grading.metrics import METRICS, Values
 from mappa_dsbench.grading.submission import Rejection, read_submission
 from mappa_dsbench.grading.truth import Truth
@@ -62,7 +62,7 @@ def _describe_grade(what: str, source: Path | bytes | None, truth: Truth, table:
         scale.append(f"A plain reference model, untuned, scores {table.reference_score:.4g}.")
     if graded.raw is None:
         return "\n".join([f"{what} is rejected, and counts as nothing: {graded.reason}: {graded.detail}.", *scale])
-    skill, reached = table.skill(graded.raw), normalise_score(graded.raw, anchors.dummy, anchors.perfect)
+    skill, reached = table.skill(graded.earned), graded.normalised
     lines = [
         f"{what} scores {graded.raw:.4g} by {metric.name}.",
         *scale,

@@ -242,13 +242,13 @@ async def test_where_no_reference_is_known_the_skill_counts_up_to_perfection(tas
 
 
 async def test_counts_below_nothing_are_graded_as_nothing(task: Task) -> None:
-    """The truth is 10, 20, 30; every prediction is far below 0, and is taken for 0."""
+    """The truth is 10, 20, 30; the predictions are 15 less, and the first, below 0, is taken for 0."""
     problem = replace(PROBLEM, metric="rmsle")
     table = replace(TABLE, problem=problem, anchors=Anchors(dummy=4.0, perfect=0.0, paper=None), reference_score=None)
     verdict = await coach().score(
-        scene(replace(task, meta=table_to_meta(table)), acted(M, off_by(-900.0), OK), acted(E, GOOD[E], OK))
+        scene(replace(task, meta=table_to_meta(table)), acted(M, off_by(-15.0), OK), acted(E, GOOD[E], OK))
     )
-    error = np.sqrt(np.mean(np.log1p(TRUTH) ** 2))
+    error = np.sqrt(np.mean((np.log1p(TRUTH) - np.log1p([0.0, 5.0, 15.0])) ** 2))
     assert verdict.score == pytest.approx(5 + 5 * (4 - error) / 4)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.importing.chat_messages import BEHIND
-from mappa.look.importing.import_run import read_logs
 from mappa.look.importing.log_mapping import LogMapping
+from mappa.look.importing.read_logs import read_logs
 from mappa.look.importing.traces import CANDIDATES, NO_CALL, OTHERS
 from mappa_core.safe_json import MAX_OWN_DIGITS, parse_own_json
 
@@ -223,7 +223,8 @@ def test_the_command_says_what_is_in_the_run_and_what_is_not(tmp_path, capsys):
     assert main(["import", str(path), "--root", str(tmp_path), "--name", "x"]) == 0
     shown = capsys.readouterr().out
     assert "read: 2 texts, 1 thought, 0 calls, 0 results" in shown
-    assert f"left out or changed: 1 images, 1 {BEHIND}" in shown
+    assert f"left out or changed: images (1), {BEHIND} (1)" in shown
+    assert "3 messages: 1 action\nno action: messages of a user (2)\n" in shown
     assert main(["import", str(path), "--root", str(tmp_path), "--name", "y", "--json"]) == 0
     (ledger,) = json.loads(capsys.readouterr().out)["ledgers"].values()
     assert ledger == {"texts": 2, "thoughts": 1, "calls": 0, "results": 0, "notes": {"images": 1, BEHIND: 1}}

@@ -363,16 +363,16 @@ def test_imported_run_is_listed_shown_and_reported(tmp_path, capsys):
 
 KILLED = """
 import os, signal
-from mappa.look.importing import import_run
+from mappa.look.importing import add_plays
 from mappa.cli import main
 
-record_play = import_run._record_play
+record_play = add_plays._record_play
 
 def die(*given):
     record_play(*given)
     os.kill(os.getpid(), signal.{signal})
 
-import_run._record_play = die
+add_plays._record_play = die
 main(["import", "log.jsonl", "--name", "x"])
 """
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mappa.look.importing.content import ENCRYPTED
-from mappa.look.importing.import_run import read_logs
 from mappa.look.importing.ledger import count_by_file
 from mappa.look.importing.log_mapping import LogMapping
+from mappa.look.importing.read_logs import read_logs
 from tests.look.studies.import_forms import LOGS, Talk, name, talks, words
 
 WORD = re.compile(r"(?:ask|txt|thk|arg|res|enc|img)-\d+")

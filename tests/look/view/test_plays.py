@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import stores
 from starlette.testclient import TestClient
 
+from mappa.cli import main
 from mappa.look.observe import observe_run
 from mappa.look.view.plays import summarize_plays
 from mappa.look.view.report import write_report
@@ -51,6 +53,26 @@ def test_the_list_of_runs_shows_plays_in_place_of_iterations(client: TestClient)
     assert "trips imported 4 25.0 % [4.6, 69.9] 3 budgeter 2 environment 2 cannot tell 0" in shown
     assert "miscalculation 2 system failure 2" in shown
     assert "has finished an iteration" not in page and "tokens/s" not in page
+
+
+def test_the_list_in_the_terminal_shows_what_the_plays_came_to(imported: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["runs", "list", "--root", str(imported.parent)]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "what", "to", "blame", "plays", "success"]
+    assert line.split() == ["trips", "imported", "budgeter", "2,", "environment", "2", "4", "25.0", "%"]
+    assert main(["runs", "list", "--root", str(imported.parent), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["plays"]["count"], listed["plays"]["shares"]["correct"]["mean"]) == (4, 0.25)
+
+
+def test_the_report_in_the_terminal_says_the_same(imported: Path, capsys) -> None:
+    assert main(["report", str(imported)]) == 0
+    shown = capsys.readouterr().out
+    assert "correct 25.0 % [4.6, 69.9] over 4 problems, 95 % intervals; 3 of 4 plays did not succeed" in shown
+    assert "to blame in those: budgeter 2, environment 2\n" in shown
+    assert main(["report", "--json", str(imported)]) == 0
+    assert json.loads(capsys.readouterr().out)["plays"]["unsuccessful"] == 3
 
 
 def test_a_reader_begins_at_the_failures_below_what_the_plays_came_to(client: TestClient) -> None:

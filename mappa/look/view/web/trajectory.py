@@ -14,7 +14,7 @@ from typing import Any, Literal
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from mappa.cli.runs import label_headline
+from mappa.cli.trajectory import label_headline
 from mappa.look.shortlist import MAX_SUSPECTS, rank_suspects
 from mappa.look.view.web.lineage import build_lineage_graph
 from mappa.look.view.web.trajectories import find_neighbours, first_words, parse_filters

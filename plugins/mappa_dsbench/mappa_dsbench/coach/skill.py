@@ -8,7 +8,7 @@ from typing import Any
 
 from mappa_core import Task
 from mappa_dsbench.contracts.check_submission import read_ids, to_submission
-from mappa_dsbench.grading.grade import grade_submission, normalise_score
+from mappa_dsbench.grading.grade import grade_submission
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.roles import TEST
 from mappa_dsbench.table import table_of_task
@@ -32,8 +32,6 @@ def compute_skill(predictions: Mapping[str, Any] | None, task: Task) -> float | 
     if len(predictions["values"]) != len(ids):
         return None
     truth = load_truth(Path(task.reference), problem)
-    raw = grade_submission(truth, anchors, to_submission(predictions["values"], problem, ids)).raw
-    skill = table.skill(raw)
-    if skill is None:
-        skill = 0.0 if raw is None else normalise_score(raw, anchors.dummy, anchors.perfect)
-    return skill
+    graded = grade_submission(truth, anchors, to_submission(predictions["values"], problem, ids))
+    skill = table.skill(graded.earned)
+    return graded.normalised if skill is None else skill

@@ -36,8 +36,9 @@ class Grade:
     """The grade of a submission.
 
     `raw` is the task's metric, None where the submission was rejected: `reason` and `detail` say why. `fair_dummy` and
-    `fair_paper` are the raw value, or its replacement. `normalised` is 0 for the constant guess, for anything worse and
-    for failures, and 1 for perfection. `n_clipped` values were set to 0; the columns `degenerate` hold one value only.
+    `fair_paper` are the raw value, or its replacement. `normalised` is 0 for the constant guess, for anything worse,
+    for failures and for every `constant`, and 1 for perfection. `n_clipped` values were set to 0; the columns
+    `degenerate` hold one value only, and of a `constant` all do.
     """
 
     metric: str
@@ -50,6 +51,12 @@ class Grade:
     normalised: float
     n_clipped: int
     degenerate: tuple[str, ...]
+    constant: bool = False
+
+    @property
+    def earned(self) -> float | None:
+        """The raw value; None of a failure and of a constant, which are worth nothing."""
+        return None if self.constant else self.raw
 
 
 def grade_submission(
@@ -67,6 +74,9 @@ def grade_submission(
     raw = METRICS[problem.metric].compute(truth.values, read.values)
     if not math.isfinite(raw):
         return _failed_grade(problem, anchors, Rejection("metric_error", f"{problem.metric} is not finite"))
+    # The guess of the anchors is the best constant of the training table. Another one may fit the test rows better, by
+    # chance, and has learned as little from the features.
+    constant = set(read.degenerate) == set(problem.targets) and not math.isclose(raw, anchors.perfect, abs_tol=1e-12)
     return Grade(
         metric=problem.metric,
         success=True,
@@ -75,9 +85,10 @@ def grade_submission(
         raw=raw,
         fair_dummy=raw,
         fair_paper=None if anchors.paper is None else raw,
-        normalised=normalise_score(raw, anchors.dummy, anchors.perfect),
+        normalised=0.0 if constant else normalise_score(raw, anchors.dummy, anchors.perfect),
         n_clipped=read.n_clipped,
         degenerate=read.degenerate,
+        constant=constant,
     )
 
 
