@@ -26,6 +26,7 @@ from mappa.training.evaluation_schedule import EvaluationSchedule
 from mappa.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts, max_new_checkpoints
 from mappa.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
 from mappa.training.listener import Listener
+from mappa.training.peak_memory import MEMORY_EVENT, peak_memory
 from mappa.training.phase_timer import PhaseTimer
 from mappa.training.rollout_scheduler import RolloutScheduler
 from mappa.training.skipped_steps import SkippedSteps
@@ -113,6 +114,9 @@ class TrainingLoop:
         if report.warnings:
             self._store.record_event("health", iteration=done, warnings=report.warnings)
         self._record_processes()
+        peak = peak_memory(self._processes)
+        if peak is not None:
+            self._store.record_event(MEMORY_EVENT, iteration=done, peak=peak)
         async with self._checkpoint_on_stop(done):
             self._handle_drift(report.drift, done)
             self._skipped_steps.guard(done, report.policies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa.config.compose import ComposedConfig, read_stored
@@ -15,6 +15,7 @@ from mappa.look.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa.look.plan.workload_estimator import WorkloadEstimator
 from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.credit import build_estimator
+from mappa.session.expected_actions import ActionTokens, add_expected_actions, expect_actions
 from mappa.session.policies import assign_policies, build_policy_specs, find_teachers, trained_policies
 from mappa.store.folder import CONFIG
 from mappa_core import ConfigError, PluginError, Role, Split, TaskError, TaskSource, Workflow
@@ -30,6 +31,11 @@ _TEAM_KEYS = (
     "tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature", "train.dynamic_sampling",
 )  # fmt: skip
 """Settings that affect the actions of agents, or how many are replaced, in addition to those of the machine."""
+_MEMORY_KEYS = (
+    *_MACHINE_KEYS, *_TEAM_KEYS, "sampling.concurrency", "train.prompts", "train.samples", "train.micro_tokens",
+    "train.minibatch_rows", "train.entropy_coef", "train.supervised", "loss.", "estimator.",
+)  # fmt: skip
+"""Settings that affect the peak of memory."""
 _TEACHES = "{} only teaches: its kv cache stays empty"
 
 
@@ -106,7 +112,10 @@ async def plan_run(
     held_out = multiply_amounts(tasks, float(config.eval.samples))
     evaluation = estimator.estimate("eval", held_out, judged=config.eval.coach)
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    memory = await _plan_engine(config, registry, (*played, *teachers), machines, learning=bool(trained))
+    expected = await _expect_actions(config, registry, estimator.history)
+    memory = await _plan_engine(config, registry, (*played, *teachers), machines, expected, learning=bool(trained))
+    if previous is not None and estimator.history is not None and memory.unknown is None and not machines:
+        memory = _with_measured(memory, estimator.history, _differing_settings(previous, composed, _MEMORY_KEYS))
     checkpoints = plan_checkpoints(config, memory)
     no_space = () if checkpoints is None or machines else checkpoints.problems
     others = (*overridden_settings(composed, tuple(roles), teachers), *no_space, *map(_TEACHES.format, teachers))
@@ -160,21 +169,50 @@ async def _plan_engine(
     registry: Registry,
     policies: Sequence[str],
     machines: Sequence[Machine],
+    expected: ActionTokens,
     *,
     learning: bool,
 ) -> EnginePlan:
     """Ask the engine for the memory of the policies of these names."""
     if not policies:
         return EnginePlan(unknown="every policy is behind an API: there are no weights here")
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     engine: Engine = registry.build("engines", config.engine.use, config.engine.options)
     if not hasattr(engine, "plan"):  # one that does not derive from core's class
         return EnginePlan(unknown=f"the engine {config.engine.use} makes no plan")
     try:
         train = config.train if learning else None
-        specs = build_policy_specs(config, policies)
+        specs = add_expected_actions(build_policy_specs(config, policies), config, workflow, expected)
         return engine.plan(specs, train, rows=config.sampling.concurrency, machines=machines)
     finally:
         await engine.close()
+        await workflow.close()
+
+
+async def _expect_actions(config: RunConfig, registry: Registry, history: RunHistory | None) -> ActionTokens:
+    """Return the longest actions that the recorded run measured, or those that the recipe lets expect; none where its
+    tasks cannot be read."""
+    if history is not None:
+        agents = history.split_or_other("train").agents
+        return {agent: totals.longest for agent, totals in agents.items() if sum(totals.longest)}
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    try:
+        source: TaskSource = registry.build("tasks", config.tasks.use, config.tasks.options)
+        return expect_actions(config, workflow, source.load("train"))
+    except (TaskError, ConfigError):
+        return {}
+    finally:
+        await workflow.close()
+
+
+def _with_measured(memory: EnginePlan, history: RunHistory, differing: Sequence[str]) -> EnginePlan:
+    """Add what the recorded run took at its peak, and of which settings that was."""
+    if history.peak_memory is None:
+        return memory
+    took = f"{history.folder} took {history.peak_memory / 1e9:.1f} GB at its peak"
+    same = f", with other settings ({', '.join(differing)})" if differing else ", with these settings"
+    details = {**memory.details, "measured": history.peak_memory}
+    return replace(memory, lines=(*memory.lines, took + same), details=details)
 
 
 def _section(name: str, config: RunConfig) -> PolicySection:
@@ -226,6 +264,12 @@ def _relevant_differences(previous: Path, now: ComposedConfig) -> list[str]:
     """Settings in which the run in `previous` differs and on which its measurements depend."""
     before = read_stored(previous / CONFIG).settings
     return [change.key for change in diff_settings(before, now.settings) if _matters(change.key)]
+
+
+def _differing_settings(previous: Path, now: ComposedConfig, keys: tuple[str, ...]) -> list[str]:
+    """Settings that begin with one of `keys` and in which the run in `previous` differs."""
+    before = read_stored(previous / CONFIG).settings
+    return [change.key for change in diff_settings(before, now.settings) if change.key.startswith(keys)]
 
 
 def _matters(key: str) -> bool:

@@ -26,7 +26,7 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
-from mappa_engine.local.memory import estimate_local_memory, memory_plan
+from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
@@ -93,7 +93,10 @@ class LocalEngine(Engine):
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
-        return memory_plan(memory, self._options, this_node())
+        node = this_node()
+        on_gpu = self._options.device != "cpu" and bool(node.gpus)
+        expected = expected_local_memory(memory, policies, shapes, self._options, train=train, rows=rows, gpu=on_gpu)
+        return memory_plan(memory, self._options, node, expected=expected)
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
