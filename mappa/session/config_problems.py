@@ -58,9 +58,7 @@ def _find_engine_problems(config: RunConfig, registry: Registry, engine: Any) ->
     specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers))
     if not specs:
         return ()
-    source: TaskSource = registry.build("tasks", config.tasks.use, config.tasks.options)
-    expected = expect_actions(config, workflow, source.load("train"))
-    specs = add_expected_actions(specs, config, workflow, expected)
+    specs = add_expected_actions(specs, config, agents, expect_actions(config, registry, workflow))
     plan = engine.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
     check_scored(engine, config, [spec for spec in specs if spec.name in teachers])
     problems: Sequence[str] = plan.details.get("problems", ())

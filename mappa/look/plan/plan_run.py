@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +91,8 @@ async def plan_run(
     policy_of = assign_policies(config, tuple(roles))
     trained = trained_policies(config, policy_of.values())
     sections = {agent: _section(name, config) for agent, name in policy_of.items()}
-    differing = [] if previous is None else _relevant_differences(previous, composed)
+    changed = [] if previous is None else _changed_settings(previous, composed)
+    differing = list(filter(_matters, changed))
     estimator = WorkloadEstimator(
         config=config,
         sections=sections,
@@ -112,10 +114,11 @@ async def plan_run(
     held_out = multiply_amounts(tasks, float(config.eval.samples))
     evaluation = estimator.estimate("eval", held_out, judged=config.eval.coach)
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    expected = await _expect_actions(config, registry, estimator.history)
-    memory = await _plan_engine(config, registry, (*played, *teachers), machines, expected, learning=bool(trained))
-    if previous is not None and estimator.history is not None and memory.unknown is None and not machines:
-        memory = _with_measured(memory, estimator.history, _differing_settings(previous, composed, _MEMORY_KEYS))
+    memory = await _plan_engine(
+        config, registry, (*played, *teachers), machines, learning=bool(trained), history=estimator.history
+    )
+    if estimator.history is not None and memory.unknown is None and not machines:
+        memory = _with_measured(memory, estimator.history, [key for key in changed if key.startswith(_MEMORY_KEYS)])
     checkpoints = plan_checkpoints(config, memory)
     no_space = () if checkpoints is None or machines else checkpoints.problems
     others = (*overridden_settings(composed, tuple(roles), teachers), *no_space, *map(_TEACHES.format, teachers))
@@ -169,9 +172,9 @@ async def _plan_engine(
     registry: Registry,
     policies: Sequence[str],
     machines: Sequence[Machine],
-    expected: ActionTokens,
     *,
     learning: bool,
+    history: RunHistory | None,
 ) -> EnginePlan:
     """Ask the engine for the memory of the policies of these names."""
     if not policies:
@@ -182,27 +185,22 @@ async def _plan_engine(
         return EnginePlan(unknown=f"the engine {config.engine.use} makes no plan")
     try:
         train = config.train if learning else None
-        specs = add_expected_actions(build_policy_specs(config, policies), config, workflow, expected)
+        expected = expect_actions(config, registry, workflow) if history is None else _measured_actions(history)
+        specs = add_expected_actions(build_policy_specs(config, policies), config, tuple(workflow.agents), expected)
         return engine.plan(specs, train, rows=config.sampling.concurrency, machines=machines)
     finally:
         await engine.close()
         await workflow.close()
 
 
-async def _expect_actions(config: RunConfig, registry: Registry, history: RunHistory | None) -> ActionTokens:
-    """Return the longest actions that the recorded run measured, or those that the recipe lets expect; none where its
-    tasks cannot be read."""
-    if history is not None:
-        agents = history.split_or_other("train").agents
-        return {agent: totals.longest for agent, totals in agents.items() if sum(totals.longest)}
-    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-    try:
-        source: TaskSource = registry.build("tasks", config.tasks.use, config.tasks.options)
-        return expect_actions(config, workflow, source.load("train"))
-    except (TaskError, ConfigError):
-        return {}
-    finally:
-        await workflow.close()
+def _measured_actions(history: RunHistory) -> ActionTokens:
+    """Return the actions of each agent in a trajectory of the recorded run, their mean number, rounded up, and as long
+    as the longest."""
+    split = history.split_or_other("train")
+    return {
+        agent: (totals.longest,) * math.ceil(totals.actions / split.trajectories)
+        for agent, totals in split.agents.items()
+    }
 
 
 def _with_measured(memory: EnginePlan, history: RunHistory, differing: Sequence[str]) -> EnginePlan:
@@ -260,16 +258,10 @@ def _count_held_out_tasks(config: RunConfig, registry: Registry) -> tuple[Planne
         return None, f"how many tasks an evaluation has is not known: {error}"
 
 
-def _relevant_differences(previous: Path, now: ComposedConfig) -> list[str]:
-    """Settings in which the run in `previous` differs and on which its measurements depend."""
+def _changed_settings(previous: Path, now: ComposedConfig) -> list[str]:
+    """Settings in which the run in `previous` differs."""
     before = read_stored(previous / CONFIG).settings
-    return [change.key for change in diff_settings(before, now.settings) if _matters(change.key)]
-
-
-def _differing_settings(previous: Path, now: ComposedConfig, keys: tuple[str, ...]) -> list[str]:
-    """Settings that begin with one of `keys` and in which the run in `previous` differs."""
-    before = read_stored(previous / CONFIG).settings
-    return [change.key for change in diff_settings(before, now.settings) if change.key.startswith(keys)]
+    return [change.key for change in diff_settings(before, now.settings)]
 
 
 def _matters(key: str) -> bool:

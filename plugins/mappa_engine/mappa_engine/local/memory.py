@@ -188,12 +188,10 @@ def memory_plan(
             f"options allow would take {format_bytes(sum(most))}: {_BOUNDED_BY} bound it"
         )
     fits = "does not fit" if least > size else "fits"
-    about = "" if expected is None else f"about {format_bytes(expected)} are expected at the peak, "
-    line = (
-        f"in all {about}{format_bytes(sum(held))} of them held, and at most {format_bytes(sum(most))} taken"
-        if about
-        else f"in all {format_bytes(sum(held))} are held, and at most {format_bytes(sum(most))} taken"
-    )
+    parts = [f"{format_bytes(sum(held))} are held", f"at most {format_bytes(sum(most))} taken"]
+    if expected is not None:
+        parts.insert(1, f"about {format_bytes(expected)} expected at the peak")
+    line = f"in all {', '.join(parts[:-1])}, and {parts[-1]}"
     return EnginePlan(
         tables=(table,),
         lines=(line, f"it {fits} {where}, which has {format_bytes(size)}"),
