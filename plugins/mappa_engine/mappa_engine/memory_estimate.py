@@ -26,7 +26,8 @@ MemoryPart = Literal[
     "context",
 ]
 """Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights; `allocator`
-is what torch keeps of a GPU that no tensor of another size fits into."""
+is what torch on a GPU, or the C library, keeps of freed memory that no tensor of another size fits into; `context` is
+what a process takes beside its tensors."""
 MemoryParts = dict[MemoryPart, int]
 SavedActivations = Literal["all", "inputs", "nothing"]
 

@@ -14,7 +14,7 @@ from mappa_engine.node import Gpu, Node
 from mappa_engine.options import LocalOptions
 
 TRAIN = TrainSection()
-BOUNDS = {"train": TRAIN, "rows": 256}
+BOUNDS = {"train": TRAIN, "rows": 256, "gpu": False}
 TINY = "package:mappa_engine/models/tiny"
 
 
@@ -58,8 +58,8 @@ def test_frozen_policies_share_the_reference():
     learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
     found = estimate_local_memory((learner, judge), shapes, LocalOptions(), **BOUNDS)
     assert found[""]["reference"] == size and "weights" not in found["b"]
-    watched = estimate_local_memory((learner,), shapes, LocalOptions(), train=None, rows=256)
-    assert watched["a"]["weights"] == size and watched[""].keys() == {"workspace"}
+    watched = estimate_local_memory((learner,), shapes, LocalOptions(), train=None, rows=256, gpu=False)
+    assert watched["a"]["weights"] == size and watched[""].keys() == {"context", "workspace"}
 
 
 def test_options_bound_kv_cache_and_activations():
@@ -68,7 +68,9 @@ def test_options_bound_kv_cache_and_activations():
 
     def planned(**options):
         given = LocalOptions(**options)
-        return estimate_local_memory((learner,), {TINY: shape}, given, train=TrainSection(micro_tokens=64), rows=100)
+        return estimate_local_memory(
+            (learner,), {TINY: shape}, given, train=TrainSection(micro_tokens=64), rows=100, gpu=False
+        )
 
     token = 4 * shape.kv_per_token
     assert planned(max_model_len=50)["a"]["kv cache"] == 100 * 50 * token
@@ -159,7 +161,7 @@ SAVED = 2 * 64 + 2 * 64 + 2 * 32 + 3 * 96
 def expected_of(*actions, train=TRAIN, lora=None, gpu=False, **options):
     policy = PolicySpec(name="a", model="made", kind="lora" if lora else "full", lora=lora, actions=actions)
     given, shapes = LocalOptions(**options), {"made": SHAPE}
-    memory = estimate_local_memory((policy,), shapes, given, train=train, rows=256)
+    memory = estimate_local_memory((policy,), shapes, given, train=train, rows=256, gpu=gpu)
     return expected_local_memory(memory, (policy,), shapes, given, train=train, rows=256, gpu=gpu)
 
 

@@ -92,10 +92,10 @@ class LocalEngine(Engine):
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
-        memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
         node = this_node()
-        on_gpu = self._options.device != "cpu" and bool(node.gpus)
-        expected = expected_local_memory(memory, policies, shapes, self._options, train=train, rows=rows, gpu=on_gpu)
+        gpu = self._options.device != "cpu" and bool(node.gpus)
+        memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
+        expected = expected_local_memory(memory, policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
         return memory_plan(memory, self._options, node, expected=expected)
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:

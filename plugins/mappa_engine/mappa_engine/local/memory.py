@@ -13,6 +13,16 @@ from mappa_engine.options import LocalOptions
 
 _SAMPLING_BYTES = 4 + 4 + 8 + 8
 """Bytes per logit while a token is sampled: it and its log-probability, its probability and their sums in float64."""
+PROCESS_BYTES = 500_000_000
+"""Memory of this process and its libraries; measured on a CPU: 0.39 GB before a model is loaded, and 0.08 GB for its
+tokenizer and the check of the model."""
+CONTEXT_BYTES = 750_000_000
+"""The same on a GPU: what CUDA takes there, an estimate (docs/engines.md)."""
+CPU_ALLOCATOR_SHARE = 0.8
+"""What the C library keeps of activations that were freed, and does not use again, as a share of them. Measured with a
+model of 135 M parameters: the first pass of an update took what its tensors take, the second 0.8 times as much more."""
+GPU_ALLOCATOR_SHARE = 0.3
+"""The same of torch on a GPU (docs/engines.md)."""
 
 
 def estimate_local_memory(
@@ -22,13 +32,14 @@ def estimate_local_memory(
     *,
     train: TrainSection | None,
     rows: int,
+    gpu: bool,
 ) -> dict[str, MemoryParts]:
     """Estimate the memory by policy and part; parts that all policies share are under the empty name.
 
     There is one module per `full` policy, and one per model, which serves as the reference, the base of adapters and
     the frozen policies. KV cache, activations and the workspace of sampling are upper bounds: what they come to where
     sequences are as long, and micro-batches as full, as the options allow. `train` is None without training; `rows` are
-    decoded at a time.
+    decoded at a time. `gpu`: everything is in a GPU's memory.
     """
 
     def window(shape: ModelShape) -> int:
@@ -51,7 +62,10 @@ def estimate_local_memory(
         cached = memory_estimate.kv_cache_bytes(shape, dtype, min(options.max_batch, rows) * window(shape))
         found[policy.name] = memory_estimate.add_parts(parts, {"kv cache": min(cached, options.kv_cache_mb << 20)})
     kept = {policy.model for policy in policies if learning or policy.kind != "full"}
-    shared: MemoryParts = {"reference": sum(memory_estimate.weight_bytes(shapes[model], dtype) for model in kept)}
+    shared: MemoryParts = {
+        "context": CONTEXT_BYTES if gpu else PROCESS_BYTES,
+        "reference": sum(memory_estimate.weight_bytes(shapes[model], dtype) for model in kept),
+    }
     if train is not None:
         saved: SavedActivations = "inputs" if options.gradient_checkpointing else "all"
         copies = memory_estimate.trained_logit_copies(train)
@@ -65,6 +79,7 @@ def estimate_local_memory(
             ),
             default=0,
         )
+        shared["allocator"] = int((GPU_ALLOCATOR_SHARE if gpu else CPU_ALLOCATOR_SHARE) * shared["activations"])
     shared["workspace"] = max(_sampling_bytes(shape, dtype, options, rows) for shape in shapes.values())
     return {**found, "": {name: size for name, size in shared.items() if size}}
 
@@ -75,18 +90,6 @@ def _sampling_bytes(shape: ModelShape, dtype: str, options: LocalOptions, rows: 
     prefill = memory_estimate.activation_bytes(shape, dtype, options.prefill_tokens, saved="nothing")
     prefill += memory_estimate.kv_cache_bytes(shape, dtype, options.prefill_tokens)
     return max(prefill, min(options.max_batch, rows) * shape.vocabulary * _SAMPLING_BYTES)
-
-
-PROCESS_BYTES = 500_000_000
-"""Memory of this process and its libraries; measured on a CPU: 0.39 GB before a model is loaded, and 0.08 GB for its
-tokenizer and the check of the model."""
-CONTEXT_BYTES = 750_000_000
-"""The same on a GPU: what CUDA takes there, an estimate (docs/engines.md)."""
-CPU_ALLOCATOR_SHARE = 0.8
-"""What the C library keeps of activations that were freed, and does not use again, as a share of them. Measured with a
-model of 135 M parameters: the first pass of an update took what its tensors take, the second 0.8 times as much more."""
-GPU_ALLOCATOR_SHARE = 0.3
-"""The same of torch on a GPU (docs/engines.md)."""
 
 
 def expected_local_memory(
@@ -115,7 +118,7 @@ def expected_local_memory(
     kept = GPU_ALLOCATOR_SHARE if gpu else CPU_ALLOCATOR_SHARE
     comes_and_goes = max(sampling, int((1 + kept) * max(learning, default=0)))
     held = sum(_sum_parts(parts, HELD) for parts in memory.values())
-    return held + comes_and_goes + (CONTEXT_BYTES if gpu else PROCESS_BYTES)
+    return held + comes_and_goes
 
 
 def _expected_activations(policy: PolicySpec, shape: ModelShape, options: LocalOptions, train: TrainSection) -> int:
@@ -140,7 +143,7 @@ def _expected_sampling(policy: PolicySpec, shape: ModelShape, options: LocalOpti
     return min(cached, options.kv_cache_mb << 20) + decoded * shape.vocabulary * _SAMPLING_BYTES
 
 
-HELD: tuple[MemoryPart, ...] = ("weights", "gradients", "optimiser", "reference")
+HELD: tuple[MemoryPart, ...] = ("weights", "gradients", "optimiser", "reference", "context")
 """Parts that are there however long sequences are."""
 _BOUNDED_BY = "train.micro_tokens, engine.options.max_model_len, kv_cache_mb, max_batch and gradient_checkpointing"
 
