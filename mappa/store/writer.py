@@ -40,6 +40,7 @@ _NOTE = "note/"
 """Prefix of the names of notes in the table meta."""
 REOPENED_EVENT = "reopened"  # A play of a log went on, and its verdicts, whose usage this holds, were taken back.
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
+MEMORY_EVENT = "memory"  # Bytes of the run's processes at their peak, after an iteration.
 PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.
 _PAID_USAGE = """
 SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts

@@ -19,14 +19,14 @@ from mappa.store.agent_columns import summarize_agents
 from mappa.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
-from mappa.store.writer import PROMPT_ROUND_EVENT
+from mappa.store.writer import MEMORY_EVENT, PROMPT_ROUND_EVENT
 from mappa.training import iteration_figures as figures
 from mappa.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa.training.evaluation_schedule import EvaluationSchedule
 from mappa.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts, max_new_checkpoints
 from mappa.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
 from mappa.training.listener import Listener
-from mappa.training.peak_memory import MEMORY_EVENT, peak_memory
+from mappa.training.peak_memory import peak_memory
 from mappa.training.phase_timer import PhaseTimer
 from mappa.training.rollout_scheduler import RolloutScheduler
 from mappa.training.skipped_steps import SkippedSteps

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mappa_core.records import Process
 
-MEMORY_EVENT = "memory"
-"""Event after an iteration: `peak`, the bytes of `peak_memory`."""
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from mappa.runs import RunReader
 from mappa.store.iteration_report import IterationReport
-from mappa.training.peak_memory import MEMORY_EVENT
 from mappa_core import RunError, Split, Trajectory, Usage
 from mappa_core.records import Phase
 
@@ -105,7 +104,7 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
     with RunReader(folder) as reader:
         histories = {split: totals for split in splits if (totals := _read_split(reader, split)) is not None}
         iterations = list(reader.iterations)
-        peaks = [int(event.body["peak"]) for event in reader.events(MEMORY_EVENT)]
+        peak = reader.peak_memory
     if not histories:
         raise RunError(f"{folder} holds no rollouts that ended, so nothing can be learned from it")
     seen = {agent for totals in histories.values() for agent in totals.agents}
@@ -120,7 +119,7 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
         seconds=_mean_phase_seconds(iterations),
         rollouts=float(np.mean([report.rollouts for report in iterations])) if iterations else None,
         replaced=_replaced_share(iterations),
-        peak_memory=max(peaks, default=None),
+        peak_memory=peak,
     )
 
 

@@ -193,10 +193,10 @@ def test_a_plan_by_a_run_says_what_it_took_at_its_peak(tmp_path, capsys):
 
 
 def test_what_does_not_fit_this_machine_is_not_ready(capsys, monkeypatch):
-    found = replace(this_node(), memory=300_000_000, gpus=())
+    found = replace(this_node(), memory=600_000_000, gpus=())
     monkeypatch.setattr("mappa_engine.local.engine.this_node", lambda: found)
     (line,) = [line for line in lines_of(capsys, *MATHCHAT) if line.startswith("it ")]
-    assert line == "it does not fit this machine, which has 300.0 MB"
+    assert line == "it does not fit this machine, which has 600.0 MB"
     assert main(["train", "--plugin", "mathchat", "--dry-run"]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "of memory" in line]
-    assert "this machine has 300.0 MB of memory, and about " in said and "set train.micro_tokens to less" in said
+    assert "this machine has 600.0 MB of memory, and about " in said and "set train.micro_tokens to less" in said
