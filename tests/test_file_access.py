@@ -55,6 +55,7 @@ OTHERS: Mapping[str, str] = {
     "mappa/look/manual_search.py": "a database in memory",
     "mappa/look/sweep.py": "a config in a new temporary folder",
     "mappa/store/marks.py": "the key in the user's own folder, and marks of a known length, as regular files",
+    "mappa/training/peak_memory.py": "what the kernel tells of a process",
     "mappa/testing": "fakes and recorded answers of tests",
     "mappa/training/examples.py": "chat data that the user named",
     "mappa_core/coaching": "prompts of the package and rubrics that the user named",

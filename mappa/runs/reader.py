@@ -26,7 +26,7 @@ from mappa.store.iterations import load_iterations, load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
 from mappa.store.summary import SUMMARY_NAME, Summary, read_summary
 from mappa.store.team_record import TEAM_EVENT, TeamRecord
-from mappa.store.writer import PROMPT_EVENT
+from mappa.store.writer import MEMORY_EVENT, PROMPT_EVENT
 from mappa_core.config.layers import iter_leaves
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.files import damage_reported, has_file, read_text
@@ -312,6 +312,14 @@ class RunReader(AbstractContextManager["RunReader"]):
                         iteration=iteration, rule=warning.rule, policy=warning.policy, text=str(warning)
                     )
             return tuple(raised[key] for key in sorted(raised))
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest peak memory of the run's processes together, in bytes, without programs of agents; None where it was
+        not recorded."""
+        with self._database.damage_reported():
+            peaks = [msgspec.convert(event.body["peak"], int) for event in self.events(MEMORY_EVENT)]
+        return max(peaks, default=None)
 
     def close(self) -> None:
         self._database.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 from mappa.config.compose import ComposedConfig, iter_choices
 from mappa.session.credit import build_estimator
+from mappa.session.expected_actions import add_expected_actions, expect_actions
 from mappa.session.policies import (
     assign_policies,
     build_policy_specs,
@@ -20,7 +21,7 @@ from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Split, TaskSource
+from mappa_core.protocols import Split, TaskSource, Workflow
 
 
 def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
@@ -51,11 +52,13 @@ def _find_task_problems(config: RunConfig, source: TaskSource) -> Iterator[str]:
 
 
 def _find_engine_problems(config: RunConfig, registry: Registry, engine: Any) -> Sequence[str]:
-    agents = tuple(registry.build("workflows", config.workflow.use, config.workflow.options).agents)
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    agents = tuple(workflow.agents)
     teachers = find_teachers(config, agents, build_estimator(config, registry))
     specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers))
     if not specs:
         return ()
+    specs = add_expected_actions(specs, config, agents, expect_actions(config, registry, workflow))
     plan = engine.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
     check_scored(engine, config, [spec for spec in specs if spec.name in teachers])
     problems: Sequence[str] = plan.details.get("problems", ())

@@ -19,13 +19,14 @@ from mappa.store.agent_columns import summarize_agents
 from mappa.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa.store.folder import RunFolder
 from mappa.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
-from mappa.store.writer import PROCESS_LOST_EVENT, PROMPT_ROUND_EVENT
+from mappa.store.writer import MEMORY_EVENT, PROCESS_LOST_EVENT, PROMPT_ROUND_EVENT
 from mappa.training import iteration_figures as figures
 from mappa.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa.training.evaluation_schedule import EvaluationSchedule
 from mappa.training.guards import guard_disk, guard_rewards, guard_spending, guard_verdicts, max_new_checkpoints
 from mappa.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
 from mappa.training.listener import Listener
+from mappa.training.peak_memory import peak_memory
 from mappa.training.phase_timer import PhaseTimer
 from mappa.training.rollout_scheduler import RolloutScheduler
 from mappa.training.skipped_steps import SkippedSteps
@@ -116,6 +117,9 @@ class TrainingLoop:
         if report.warnings:
             self._store.record_event("health", iteration=done, warnings=report.warnings)
         self._record_processes()
+        peak = peak_memory(self._processes)
+        if peak is not None:
+            self._store.record_event(MEMORY_EVENT, iteration=done, peak=peak)
         async with self._checkpoint_on_stop(done):
             self._handle_drift(report.drift, done)
             self._skipped_steps.guard(done, report.policies)

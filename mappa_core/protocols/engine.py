@@ -113,8 +113,8 @@ class PolicySpec:
     start: Path | None = None
     """Policy folder in a checkpoint of another run whose weights, and nothing else, are the initial ones."""
     value_head: bool = False
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Passed unchanged to the model's chat template (for example enable_thinking)."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the model's chat template, unchanged
+    actions: tuple[tuple[int, int], ...] = ()  # expected tokens of each prompt and action of a trajectory, for a plan
 
     @property
     def trained(self) -> bool:

@@ -62,6 +62,8 @@ class AgentHistory:
     sampled: int | None = 0
     prompt: int | None = 0
     api: UsageTotals = field(default_factory=UsageTotals)
+    longest: tuple[int, int] = (0, 0)
+    """Tokens of prompt and action where their sum is largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +79,15 @@ class SplitHistory:
 class RunHistory:
     """A recorded run. `splits` holds the splits that were rolled out. `seconds` is the mean duration of an iteration by
     phase, and `rollouts` its mean number of trajectories; both are None if no iteration finished. `replaced` is the
-    share of these that dynamic sampling replaced; None without it."""
+    share of these that dynamic sampling replaced; None without it. `peak_memory` is that of its processes, in bytes;
+    None where it was not recorded."""
 
     folder: Path
     splits: Mapping[Split, SplitHistory]
     seconds: Mapping[str, float] | None
     rollouts: float | None
     replaced: float | None
+    peak_memory: int | None = None
 
     def split_or_other(self, split: Split) -> SplitHistory:
         """The totals of a split, or of the other split if it was not rolled out."""
@@ -100,6 +104,7 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
     with RunReader(folder) as reader:
         histories = {split: totals for split in splits if (totals := _read_split(reader, split)) is not None}
         iterations = list(reader.iterations)
+        peak = reader.peak_memory
     if not histories:
         raise RunError(f"{folder} holds no rollouts that ended, so nothing can be learned from it")
     seen = {agent for totals in histories.values() for agent in totals.agents}
@@ -114,6 +119,7 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
         seconds=_mean_phase_seconds(iterations),
         rollouts=float(np.mean([report.rollouts for report in iterations])) if iterations else None,
         replaced=_replaced_share(iterations),
+        peak_memory=peak,
     )
 
 
@@ -138,6 +144,8 @@ def summarize_split(trajectories: Iterable[Trajectory]) -> SplitHistory:
             totals.actions_after.update(later.agent for later in trajectory.steps if later.position >= step.position)
             totals.sampled = _add_length(totals.sampled, None if done.tokens is None else len(done.tokens))
             totals.prompt = _add_length(totals.prompt, None if done.prompt_tokens is None else len(done.prompt_tokens))
+            if done.tokens is not None and done.prompt_tokens is not None:
+                totals.longest = max(totals.longest, (len(done.prompt_tokens), len(done.tokens)), key=sum)
             if done.tokens is None:
                 totals.api.add(done.usage)
         for verdict in trajectory.verdicts:

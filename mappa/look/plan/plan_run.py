@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa.config.compose import ComposedConfig, read_stored
@@ -15,6 +16,7 @@ from mappa.look.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa.look.plan.workload_estimator import WorkloadEstimator
 from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.credit import build_estimator
+from mappa.session.expected_actions import ActionTokens, add_expected_actions, expect_actions
 from mappa.session.policies import assign_policies, build_policy_specs, find_teachers, trained_policies
 from mappa.store.folder import CONFIG
 from mappa_core import ConfigError, PluginError, Role, Split, TaskError, TaskSource, Workflow
@@ -30,6 +32,11 @@ _TEAM_KEYS = (
     "tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature", "train.dynamic_sampling",
 )  # fmt: skip
 """Settings that affect the actions of agents, or how many are replaced, in addition to those of the machine."""
+_MEMORY_KEYS = (
+    *_MACHINE_KEYS, *_TEAM_KEYS, "sampling.concurrency", "train.prompts", "train.samples", "train.micro_tokens",
+    "train.minibatch_rows", "train.entropy_coef", "train.supervised", "loss.", "estimator.",
+)  # fmt: skip
+"""Settings that affect the peak of memory."""
 _TEACHES = "{} only teaches: its kv cache stays empty"
 
 
@@ -84,7 +91,8 @@ async def plan_run(
     policy_of = assign_policies(config, tuple(roles))
     trained = trained_policies(config, policy_of.values())
     sections = {agent: _section(name, config) for agent, name in policy_of.items()}
-    differing = [] if previous is None else _relevant_differences(previous, composed)
+    changed = [] if previous is None else _changed_settings(previous, composed)
+    differing = list(filter(_matters, changed))
     estimator = WorkloadEstimator(
         config=config,
         sections=sections,
@@ -106,7 +114,11 @@ async def plan_run(
     held_out = multiply_amounts(tasks, float(config.eval.samples))
     evaluation = estimator.estimate("eval", held_out, judged=config.eval.coach)
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    memory = await _plan_engine(config, registry, (*played, *teachers), machines, learning=bool(trained))
+    memory = await _plan_engine(
+        config, registry, (*played, *teachers), machines, learning=bool(trained), history=estimator.history
+    )
+    if estimator.history is not None and memory.unknown is None and not machines:
+        memory = _with_measured(memory, estimator.history, [key for key in changed if key.startswith(_MEMORY_KEYS)])
     checkpoints = plan_checkpoints(config, memory)
     no_space = () if checkpoints is None or machines else checkpoints.problems
     others = (*overridden_settings(composed, tuple(roles), teachers), *no_space, *map(_TEACHES.format, teachers))
@@ -162,19 +174,43 @@ async def _plan_engine(
     machines: Sequence[Machine],
     *,
     learning: bool,
+    history: RunHistory | None,
 ) -> EnginePlan:
     """Ask the engine for the memory of the policies of these names."""
     if not policies:
         return EnginePlan(unknown="every policy is behind an API: there are no weights here")
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     engine: Engine = registry.build("engines", config.engine.use, config.engine.options)
     if not hasattr(engine, "plan"):  # one that does not derive from core's class
         return EnginePlan(unknown=f"the engine {config.engine.use} makes no plan")
     try:
         train = config.train if learning else None
-        specs = build_policy_specs(config, policies)
+        expected = expect_actions(config, registry, workflow) if history is None else _measured_actions(history)
+        specs = add_expected_actions(build_policy_specs(config, policies), config, tuple(workflow.agents), expected)
         return engine.plan(specs, train, rows=config.sampling.concurrency, machines=machines)
     finally:
         await engine.close()
+        await workflow.close()
+
+
+def _measured_actions(history: RunHistory) -> ActionTokens:
+    """Return the actions of each agent in a trajectory of the recorded run, their mean number, rounded up, and as long
+    as the longest."""
+    split = history.split_or_other("train")
+    return {
+        agent: (totals.longest,) * math.ceil(totals.actions / split.trajectories)
+        for agent, totals in split.agents.items()
+    }
+
+
+def _with_measured(memory: EnginePlan, history: RunHistory, differing: Sequence[str]) -> EnginePlan:
+    """Add what the recorded run took at its peak, and of which settings that was."""
+    if history.peak_memory is None:
+        return memory
+    took = f"{history.folder} took {history.peak_memory / 1e9:.1f} GB at its peak"
+    same = f", with other settings ({', '.join(differing)})" if differing else ", with these settings"
+    details = {**memory.details, "measured": history.peak_memory}
+    return replace(memory, lines=(*memory.lines, took + same), details=details)
 
 
 def _section(name: str, config: RunConfig) -> PolicySection:
@@ -222,10 +258,10 @@ def _count_held_out_tasks(config: RunConfig, registry: Registry) -> tuple[Planne
         return None, f"how many tasks an evaluation has is not known: {error}"
 
 
-def _relevant_differences(previous: Path, now: ComposedConfig) -> list[str]:
-    """Settings in which the run in `previous` differs and on which its measurements depend."""
+def _changed_settings(previous: Path, now: ComposedConfig) -> list[str]:
+    """Settings in which the run in `previous` differs."""
     before = read_stored(previous / CONFIG).settings
-    return [change.key for change in diff_settings(before, now.settings) if _matters(change.key)]
+    return [change.key for change in diff_settings(before, now.settings)]
 
 
 def _matters(key: str) -> bool:

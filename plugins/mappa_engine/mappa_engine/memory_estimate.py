@@ -26,7 +26,8 @@ MemoryPart = Literal[
     "context",
 ]
 """Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights; `allocator`
-is what torch keeps of a GPU that no tensor of another size fits into."""
+is what torch on a GPU, or the C library, keeps of freed memory that no tensor of another size fits into; `context` is
+what a process takes beside its tensors."""
 MemoryParts = dict[MemoryPart, int]
 SavedActivations = Literal["all", "inputs", "nothing"]
 
@@ -128,10 +129,17 @@ def layer_bytes(shape: ModelShape, dtype: str, tokens: int, *, mask: bool = Fals
         # For gradients of weights: what a norm scales, and what every linear layer is given.
         each += width * (4 * shape.hidden + normed + shape.intermediate)
     else:
-        # peft casts what a layer is given to float32, once for every adapter on it.
         inputs = {"o_proj": queries, "down_proj": shape.intermediate}
         adapted = [name for name in dict(shape.linears) if lora.targets is None or name in lora.targets]
-        each += FLOAT32_BYTES * sum(inputs.get(name, shape.hidden) for name in adapted)
+        if width < FLOAT32_BYTES:
+            # peft casts what a layer is given to float32, once for every adapter on it.
+            each += FLOAT32_BYTES * sum(inputs.get(name, shape.hidden) for name in adapted)
+        else:
+            # Nothing is cast: layers that are given the same tensor share it, and attention's output is counted above.
+            given = {"o_proj": "", "down_proj": "product", "gate_proj": "second norm", "up_proj": "second norm"}
+            tensors = {given.get(name, "first norm"): inputs.get(name, shape.hidden) for name in adapted}
+            tensors.pop("", None)
+            each += width * (sum(tensors.values()) + lora.rank * len(adapted))
     # torch makes numbers of the boolean mask in every layer, and keeps them for its backward pass.
     return tokens * each + (tokens * tokens * width if mask else 0)
 

@@ -8,13 +8,13 @@ import torch
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
 from mappa_engine.local import LocalEngine
-from mappa_engine.local.memory import estimate_local_memory, memory_plan
-from mappa_engine.model_shape import read_shape
+from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
+from mappa_engine.model_shape import ModelShape, read_shape
 from mappa_engine.node import Gpu, Node
 from mappa_engine.options import LocalOptions
 
 TRAIN = TrainSection()
-BOUNDS = {"train": TRAIN, "rows": 256}
+BOUNDS = {"train": TRAIN, "rows": 256, "gpu": False}
 TINY = "package:mappa_engine/models/tiny"
 
 
@@ -58,8 +58,8 @@ def test_frozen_policies_share_the_reference():
     learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
     found = estimate_local_memory((learner, judge), shapes, LocalOptions(), **BOUNDS)
     assert found[""]["reference"] == size and "weights" not in found["b"]
-    watched = estimate_local_memory((learner,), shapes, LocalOptions(), train=None, rows=256)
-    assert watched["a"]["weights"] == size and watched[""].keys() == {"workspace"}
+    watched = estimate_local_memory((learner,), shapes, LocalOptions(), train=None, rows=256, gpu=False)
+    assert watched["a"]["weights"] == size and watched[""].keys() == {"context", "workspace"}
 
 
 def test_options_bound_kv_cache_and_activations():
@@ -68,7 +68,9 @@ def test_options_bound_kv_cache_and_activations():
 
     def planned(**options):
         given = LocalOptions(**options)
-        return estimate_local_memory((learner,), {TINY: shape}, given, train=TrainSection(micro_tokens=64), rows=100)
+        return estimate_local_memory(
+            (learner,), {TINY: shape}, given, train=TrainSection(micro_tokens=64), rows=100, gpu=False
+        )
 
     token = 4 * shape.kv_per_token
     assert planned(max_model_len=50)["a"]["kv cache"] == 100 * 50 * token
@@ -106,7 +108,10 @@ def test_plan_has_what_is_held_and_what_comes_on_top():
         ("activations", "", "2.0 GB"),
         ("at most", "7.0 GB", "3.0 GB"),
     )
-    assert plan.lines == ("in all 5.0 GB are held, and at most 10.0 GB taken",)
+    assert plan.lines == (
+        "in all 5.0 GB are held, and at most 10.0 GB taken",
+        "it fits this machine, which has 64.0 GB",
+    )
     assert plan.notes == () and plan.details["problems"] == ()
 
 
@@ -128,3 +133,64 @@ def test_policies_that_the_machine_cannot_hold_are_a_problem():
 def test_memory_is_that_of_the_gpu_where_there_is_one(device, problems):
     plan = memory_plan(MEMORY, LocalOptions(device=device), node(64 * 10**9, gpu=4 * 10**9))
     assert len(plan.details["problems"]) == problems
+
+
+def test_plan_says_what_is_expected_beside_the_bound_and_whether_it_fits():
+    plan = memory_plan(MEMORY, LocalOptions(), node(64 * 10**9), expected=6_500_000_000)
+    assert plan.lines == (
+        "in all 5.0 GB are held, about 6.5 GB expected at the peak, and at most 10.0 GB taken",
+        "it fits this machine, which has 64.0 GB",
+    )
+    assert plan.details["expected"] == 6_500_000_000
+    short = memory_plan(MEMORY, LocalOptions(), node(6 * 10**9), expected=6_500_000_000)
+    assert short.lines[1] == "it does not fit this machine, which has 6.0 GB"
+    (problem,) = short.details["problems"]
+    assert problem.startswith("engine: this machine has 6.0 GB of memory, and about 6.5 GB are expected")
+    assert "set train.micro_tokens to less" in problem
+
+
+SHAPE = ModelShape(
+    model="made", parameters=1_000_000, layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=16,
+    vocabulary=500, window=4096, tied=True, largest=32_000,
+    linears=(("q_proj", 128), ("k_proj", 96), ("o_proj", 128), ("down_proj", 160)),
+)  # fmt: skip
+# Per token of a layer: two norms; queries, attention's output, keys and values; three of the MLP.
+SAVED = 2 * 64 + 2 * 64 + 2 * 32 + 3 * 96
+
+
+def expected_of(*actions, train=TRAIN, lora=None, gpu=False, **options):
+    policy = PolicySpec(name="a", model="made", kind="lora" if lora else "full", lora=lora, actions=actions)
+    given, shapes = LocalOptions(**options), {"made": SHAPE}
+    memory = estimate_local_memory((policy,), shapes, given, train=train, rows=256, gpu=gpu)
+    return expected_local_memory(memory, (policy,), shapes, given, train=train, rows=256, gpu=gpu)
+
+
+def test_expected_memory_by_hand():
+    # 3 prompts x 2 samples; the step has six rows of 150 tokens, 50 of them sampled; four fit a budget of 600.
+    train = TrainSection(prompts=3, samples=2, micro_tokens=600)
+    own = 2 * 4 * 600 * (SAVED + 4 * 64 + 96) + 3 * 4 * (4 * 50) * 500
+    held = 4 * 4 * 1_000_000 + 4 * 1_000_000
+    assert expected_of((100, 50), train=train) == held + int(1.8 * own) + 500_000_000
+    assert expected_of((100, 50), train=train, gpu=True) == held + int(1.3 * own) + 750_000_000
+    # Two rows a step: three steps.
+    few = TrainSection(prompts=3, samples=2, micro_tokens=600, minibatch_rows=2)
+    two = 2 * 4 * 300 * (SAVED + 4 * 64 + 96) + 3 * 4 * (2 * 50) * 500
+    assert expected_of((100, 50), train=few) == held + int(1.8 * two) + 500_000_000
+
+
+def test_expected_memory_of_an_adapter_by_hand():
+    lora, train = Lora(rank=4, alpha=8.0), TrainSection(prompts=1, samples=1)
+    # Queries and keys share what they are given; attention's output is counted anyway; the product goes down.
+    passing = 2 * 4 * 150 * (SAVED + 64 + 96 + 4 * 4) + 3 * 4 * 50 * 500
+    held = 4 * 4 * 4 * (128 + 96 + 128 + 160) + 4 * 1_000_000
+    assert expected_of((100, 50), train=train, lora=lora) == held + int(1.8 * passing) + 500_000_000
+
+
+def test_expected_memory_without_learning_is_that_of_decoding():
+    # Keys and values of two layers with two heads of 16, of 256 rows; 24 bytes a logit.
+    decoding = 256 * 150 * (2 * 2 * 2 * 16) * 4 + 256 * 500 * 24
+    assert expected_of((100, 50), train=None) == 4 * 1_000_000 + decoding + 500_000_000
+
+
+def test_memory_is_not_expected_where_the_lengths_of_actions_are_not_known():
+    assert expected_of() is None

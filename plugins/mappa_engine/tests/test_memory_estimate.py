@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +20,9 @@ from mappa_engine.cluster.placement.memory import MemoryInputs, _step_buffers
 from mappa_engine.learning.activation_checkpointing import enable_activation_checkpointing
 from mappa_engine.learning.batching import MicroBatch
 from mappa_engine.learning.logprob_model import LogprobModel
+from mappa_engine.local.memory import expected_local_memory
 from mappa_engine.model_shape import parse_shape
-from mappa_engine.options import ClusterOptions, PlacedOptions
+from mappa_engine.options import ClusterOptions, LocalOptions, PlacedOptions
 
 ROOT = Path(__file__).parents[3]
 GB = 10**9
@@ -218,3 +222,42 @@ def test_engines_page_has_the_plans_of_the_measured_trainings():
     explained = planned - sum(parts.get("allocator", 0) for parts in learning)
     page = " ".join((ROOT / "docs" / "engines.md").read_text().split())
     assert f"Their plans add up to {planned / GB:.1f} GB; all terms but the last to {explained / GB:.1f}." in page
+
+
+# --- the process that computes ----------------------------------------------------------------------------------------
+
+
+def status_bytes(name: str) -> int:
+    line = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return 1024 * int(line[1])
+
+
+def forget_peak() -> None:
+    """Give back what the C library keeps, and begin to count the peak from here."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this kernel does not count peaks anew")
+def test_passes_of_an_update_take_what_the_local_engine_expects():
+    config = LlamaConfig(**{**SIZES, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+    rows, length = 8, 200
+    ids = torch.arange(rows * length).view(rows, length) % SIZES["vocab_size"]
+    predicting = torch.arange(rows * length).view(rows, length)[:, 100:-1].flatten()
+    batch = MicroBatch(
+        ids=ids, positions=None, predicting=predicting, targets=ids.flatten()[predicting + 1], temperature=None,
+        source=np.zeros(0, np.int64),
+    )  # fmt: skip
+    shape = shape_of(model)
+    forget_peak()
+    before = status_bytes("VmRSS")
+    for _ in range(2):
+        LogprobModel(model)(batch).logprobs.sum().backward()
+    measured = status_bytes("VmHWM") - before
+    policy = PolicySpec(name="a", model="built", actions=((100, 100),))
+    expected = expected_local_memory(
+        {}, [policy], {"built": shape}, LocalOptions(), train=TrainSection(prompts=4, samples=2), rows=8, gpu=False
+    )
+    planned = expected + 4 * shape.parameters  # and the gradients, which are among what is held
+    assert measured <= planned <= 1.3 * measured

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from mappa.cli import main
+from mappa.runs import RunReader
 from mappa.sessions import Run
 from mappa.testing import load_plugins
+from mappa_engine.node import this_node
 
 MATHCHAT = ("plan", "--plugin", "mathchat", "eval.problems=8")
 EIGHT = ("--gpus", "8", "--gpu-memory", "80", "engine={use: cluster, options: {}}")
@@ -169,3 +172,31 @@ def test_plan_needs_no_key_and_no_torch(monkeypatch):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "calls of coaches" in done.stdout
+
+
+def test_a_plan_by_a_run_says_what_it_took_at_its_peak(tmp_path, capsys):
+    settings = ("engine.use=local", "train.iterations=1", "train.prompts=2", "eval.problems=2")
+    made = main(["train", "--plugin", "mathchat", "--quiet", f"run.root={tmp_path}", "run.name=short", *settings])
+    assert made == 0, capsys.readouterr().err
+    folder = tmp_path / "short"
+    with RunReader(folder) as reader:
+        (event,) = reader.events("memory")
+    # What this process holds, as the kernel counts it; torch alone is more than 100 MB.
+    assert event.body["iteration"] == 1 and event.body["peak"] > 100_000_000
+    capsys.readouterr()
+    took = f"{folder} took {event.body['peak'] / 1e9:.1f} GB at its peak, with "
+    text = "\n".join(lines_of(capsys, "plan", "--plugin", "mathchat", "--from", str(folder), *settings))
+    assert f"{took}these settings" in text
+    other = (*settings, "train.micro_tokens=512")
+    text = "\n".join(lines_of(capsys, "plan", "--plugin", "mathchat", "--from", str(folder), *other))
+    assert f"{took}other settings (train.micro_tokens)" in text
+
+
+def test_what_does_not_fit_this_machine_is_not_ready(capsys, monkeypatch):
+    found = replace(this_node(), memory=600_000_000, gpus=())
+    monkeypatch.setattr("mappa_engine.local.engine.this_node", lambda: found)
+    (line,) = [line for line in lines_of(capsys, *MATHCHAT) if line.startswith("it ")]
+    assert line == "it does not fit this machine, which has 600.0 MB"
+    assert main(["train", "--plugin", "mathchat", "--dry-run"]) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "of memory" in line]
+    assert "this machine has 600.0 MB of memory, and about " in said and "set train.micro_tokens to less" in said

@@ -30,7 +30,7 @@ from mappa_core.engine import (
 )
 from mappa_engine.errors import ModelError
 from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
-from mappa_engine.local.memory import estimate_local_memory, memory_plan
+from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
@@ -110,15 +110,19 @@ class LocalEngine(Engine):
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
-        memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows)
-        plan = memory_plan(memory, self._options, this_node())
+        node = this_node()
+        gpu = self._options.device != "cpu" and bool(node.gpus)
+        memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
+        expected = expected_local_memory(memory, policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
+        plan = memory_plan(memory, self._options, node, expected=expected)
+        return replace(plan, lines=(*plan.lines, self._compute_line(shapes)))
+
+    def _compute_line(self, shapes: Mapping[str, ModelShape]) -> str:
         weights = max((shape.parameters for shape in shapes.values()), default=0)
         dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
-        compute = ComputeSettings(threads=self._threads(weights), dtype=dtype)
         tried = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
-        return replace(
-            plan, lines=(*plan.lines, f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}")
-        )
+        compute = ComputeSettings(threads=self._threads(weights), dtype=dtype)
+        return f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}"
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
