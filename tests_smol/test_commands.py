@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from mappa.runs import RunReader
 
-from .conftest import LOCAL, MODEL, SHORT, SMOL
+from .conftest import LOCAL, MODEL, SHORT, SMOL, TOKENS
 
-AGENTS = ("problem_solver", "code_executor", "verifier")
+AGENTS = tuple(TOKENS)
 AGENT = """
 import openai
 
@@ -127,10 +127,9 @@ def test_peft_loads_an_exported_adapter(place, mappa, model, trained):
         np.testing.assert_allclose(told, sampled.logprobs, rtol=0, atol=1e-3)
 
 
-def test_a_team_of_openais_client_is_trained(place, mappa, taught, monkeypatch):
+def test_a_team_of_openais_client_is_trained(place, mappa, taught):
     (place / "smol_agent.py").write_text(AGENT)
     (place / "outside.yaml").write_text(OUTSIDE)
-    monkeypatch.setenv("PYTHONPATH", str(place), prepend=":")
     mappa("train", "--recipe", "gateway/gateway", "--config", "outside.yaml", "--quiet", "run.name=outside", *LOCAL)
     folder = place / "runs" / "outside"
     (report,) = reports(folder)
