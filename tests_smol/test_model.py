@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core import Advantages, Message, Sampling
 from mappa_core.engine import CorrectionSection, PolicySpec, TrainSection
-from mappa_engine.checkpoint import WEIGHTS_FILE
+from mappa_engine.checkpoint import OPTIMISER_FILE, WEIGHTS_FILE, StoredTensors
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PPOOptions
@@ -57,6 +56,11 @@ async def sample(engine: LocalEngine) -> list[ExperienceRow]:
     ]
 
 
+def stored(file: Path) -> dict[str, torch.Tensor]:
+    with StoredTensors(file) as tensors:
+        return dict(tensors)
+
+
 async def test_logprobs_and_a_step_are_those_of_plain_torch(model):
     engine = LocalEngine(LocalOptions(device="cpu", threads=2))
     await engine.open([PolicySpec(name="solver", model=model)], TRAIN, seed=0)
@@ -73,8 +77,8 @@ async def test_logprobs_and_a_step_are_those_of_plain_torch(model):
     assert metrics["solver"]["skipped"] == 0.0
     with tempfile.TemporaryDirectory() as folder:  # larger than what pytest should keep
         await engine.save(Path(folder))
-        weights = load_file(Path(folder, "solver", WEIGHTS_FILE))
-        moments = load_file(Path(folder, "solver", "optimiser.safetensors"))
+        weights = stored(Path(folder, "solver", WEIGHTS_FILE))
+        moments = stored(Path(folder, "solver", OPTIMISER_FILE))
     await engine.close()
     adam = torch.optim.AdamW(plain.parameters(), lr=TRAIN.learning_rate, betas=TRAIN.betas, weight_decay=0.0)
     ratio = torch.exp(found - torch.from_numpy(scored.old_logprobs))
