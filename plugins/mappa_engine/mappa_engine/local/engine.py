@@ -33,7 +33,7 @@ from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large
 from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
-from mappa_engine.model_shape import read_shape
+from mappa_engine.model_shape import ModelShape, read_shape
 from mappa_engine.node import this_node
 from mappa_engine.options import AUTO, LocalOptions
 from mappa_engine.process_info import process_info
