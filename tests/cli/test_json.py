@@ -19,6 +19,7 @@ WITHOUT = {
     "gateway": "shows requests as they come; `runs trace --json` has them of the run that it names",
     "coach label": "asks a person; `observe --json` has the labels",
     "dsbench warm-start": "writes the models that the package ships",
+    "mathchat examples": "writes files, and names what to do with them",
     "mathchat warm-start": "writes the models that the package ships",
     "mathchat prepare": "writes manifest.json, which says all that it prints",
 }
