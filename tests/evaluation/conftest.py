@@ -32,7 +32,7 @@ def printed_counts() -> Callable[[Evaluation], list[str]]:
 def summary_of() -> Callable[[Sequence[Evaluation]], EvalSummary]:
     """What the summary of a run that has not trained says of its evaluations."""
     blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
-    untrained = SimpleNamespace(iterations=list)
+    untrained = SimpleNamespace(iterations=list, events=lambda kind: [])
     return lambda evaluations: build_summary(blank, untrained, evaluations).eval
 
 

@@ -156,8 +156,8 @@ def test_failing_checkpoint_does_not_hide_the_error_that_ends_the_run(
     monkeypatch.setattr(workflow, "run", run)
     monkeypatch.setattr(ScriptedEngine, "close", close)
     sync_by(sync)
-    with pytest.raises(EngineError, match="the samplers are gone"):
-        start().train()
+    with pytest.raises(GuardStop, match="the samplers are gone"):
+        start("train.max_restarts=0").train()
     assert order == ["written", "closed"]
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -58,6 +58,11 @@ class LocalOptions:
     """Teachers of `distill` that stay on servers, by the names of their policies, which are of kind frozen: each with
     `base_url` (http://HOST:8000/v1), and `model`, `api_key_env`, `concurrency` and `timeout_s` where they differ."""
 
+    @property
+    def loaded_dtype(self) -> str:
+        """What models are loaded in: `dtype`, and float32 where a trial decides it, which takes more memory."""
+        return "float32" if self.dtype == AUTO else self.dtype
+
 
 @dataclass
 class ClusterOptions:

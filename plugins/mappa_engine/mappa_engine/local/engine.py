@@ -119,9 +119,8 @@ class LocalEngine(Engine):
 
     def _compute_line(self, shapes: Mapping[str, ModelShape]) -> str:
         weights = max((shape.parameters for shape in shapes.values()), default=0)
-        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
         tried = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
-        compute = ComputeSettings(threads=self._threads(weights), dtype=dtype)
+        compute = ComputeSettings(threads=self._threads(weights), dtype=self._options.loaded_dtype)
         return f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}"
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
@@ -152,7 +151,7 @@ class LocalEngine(Engine):
             # Some operations have no deterministic form on a GPU: there it only warns.
             torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        dtype = "float32" if options.dtype == AUTO else options.dtype
+        dtype = options.loaded_dtype
         if dtype == "float32":
             forbid_tf32()
         bases = self._load_bases(dtype)
@@ -173,7 +172,7 @@ class LocalEngine(Engine):
 
         largest = max(bases.values(), key=lambda base: base.weights, default=None)
         weights = 0 if largest is None else largest.weights
-        dtype = "float32" if self._options.dtype == AUTO else self._options.dtype
+        dtype = self._options.loaded_dtype
         if largest is not None and self._tries_bfloat16(weights):
             trial = try_bfloat16(largest.model, largest.chat, largest.window)
             dtype = "bfloat16" if trial.passed else "float32"

@@ -9,7 +9,7 @@ from mappa_engine import memory_estimate
 from mappa_engine.memory_estimate import MemoryPart, MemoryParts, SavedActivations, format_bytes
 from mappa_engine.model_shape import ModelShape
 from mappa_engine.node import Node
-from mappa_engine.options import AUTO, LocalOptions
+from mappa_engine.options import LocalOptions
 
 _SAMPLING_BYTES = 4 + 4 + 8 + 8
 """Bytes per logit while a token is sampled: it and its log-probability, its probability and their sums in float64."""
@@ -45,8 +45,7 @@ def estimate_local_memory(
     def window(shape: ModelShape) -> int:
         return min(shape.window, options.max_model_len or shape.window)
 
-    # A trial decides later, and float32 is what takes more.
-    dtype = "float32" if options.dtype == AUTO else options.dtype
+    dtype = options.loaded_dtype
     width, learning = memory_estimate.BYTES_PER_NUMBER[dtype], train is not None
     found: dict[str, MemoryParts] = {}
     for policy in policies:
@@ -133,7 +132,7 @@ def _expected_activations(policy: PolicySpec, shape: ModelShape, options: LocalO
     saved: SavedActivations = "inputs" if options.gradient_checkpointing else "all"
     sampled = rows * max(action for _, action in policy.actions)
     return memory_estimate.activation_bytes(
-        shape, options.dtype, rows * longest, saved=saved, lora=policy.lora
+        shape, options.loaded_dtype, rows * longest, saved=saved, lora=policy.lora
     ) + memory_estimate.logit_bytes(shape, sampled, memory_estimate.trained_logit_copies(train))
 
 
@@ -141,7 +140,7 @@ def _expected_sampling(policy: PolicySpec, shape: ModelShape, options: LocalOpti
     """Compute the size of keys and values of all rows that are decoded together, and of the logits of one step."""
     decoded = min(rows, options.max_batch)
     longest = min(max(map(sum, policy.actions)), shape.window)
-    cached = memory_estimate.kv_cache_bytes(shape, options.dtype, decoded * longest)
+    cached = memory_estimate.kv_cache_bytes(shape, options.loaded_dtype, decoded * longest)
     return min(cached, options.kv_cache_mb << 20) + decoded * shape.vocabulary * _SAMPLING_BYTES
 
 
