@@ -234,7 +234,7 @@ def test_two_models_share_one_gpu():
 def test_engines_page_has_the_planned_memory_of_the_local_engine(model, kind, dtype, says):
     options = LocalOptions(dtype=dtype, max_model_len=4096, gradient_checkpointing=True)
     found = estimate_local_memory(
-        team(model, kind), {model: MODELS[model]}, options, train=TrainSection(micro_tokens=4096), rows=32
+        team(model, kind), {model: MODELS[model]}, options, train=TrainSection(micro_tokens=4096), rows=32, gpu=True
     )
     parts = [part for own in found.values() for part in own.items()]
     states = sum(size for name, size in parts if name in ("weights", "gradients", "optimiser", "reference"))
