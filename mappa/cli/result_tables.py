@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from mappa.cli.console import Console, Name, escape
+from mappa.cli.console import Console, Name
 from mappa.cli.formats import format_count, format_problem_count, format_share
 from mappa.cli.tables import columns_table
 from mappa.evaluation.heldout import Evaluation
@@ -43,7 +45,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, played: str | None
 
 def evaluation_table(evaluation: Evaluation) -> Table:
     """Build a table with a row for all problems and per stratum, and a column per figure."""
-    table = columns_table("", "problems", *evaluation.measures)
+    table = columns_table("", "tasks", *evaluation.measures)
     for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
         shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
         count = len(part.problems)
@@ -51,17 +53,26 @@ def evaluation_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def gains_table(results: EvalSummary) -> Table:
-    """Build a table of before, after and gain of the metric and each further figure: over all tasks and by stratum."""
-    table = columns_table("", "before", "after", "gain")
+def gains_tables(results: EvalSummary) -> Group:
+    """Build a table of before, after and gain for the metric and each further figure: over all tasks and by stratum,
+    with the number of tasks where a gain is not over all of them."""
     parts: dict[str, StratumSummary] = {"all": results, **results.strata}
+    shown: list[RenderableType] = []
     for measure in (results.metric, *results.figures):
+        found = {name: part if measure == results.metric else part.figures[measure] for name, part in parts.items()}
         if results.figures:
-            table.pad_edge = False
-            table.add_row(f"[bold]{escape(measure)}[/]")
-        for name, part in parts.items():
-            result = part if measure == results.metric else part.figures[measure]
-            table.add_row(Name(name), format_share(result.before), format_share(result.after), format_gain(result))
+            shown.append(Text(clean_line(measure), style="bold"))
+        shown.append(_gains_table(found))
+    return Group(*shown)
+
+
+def _gains_table(found: Mapping[str, FigureSummary]) -> Table:
+    partly = any(result.paired is not None for result in found.values())
+    table = columns_table("", "before", "after", "gain", *(["tasks"] if partly else []))
+    for name, result in found.items():
+        tasks = [str(result.paired or "")] if partly else []
+        shares = (format_share(result.before), format_share(result.after), format_share(result.gain, sign=True))
+        table.add_row(Name(name), *shares, *tasks)
     return table
 
 

@@ -10,7 +10,7 @@ import msgspec
 from mappa.cli.console import Console, escape
 from mappa.cli.formats import describe_tool_faults, format_count, format_or_dash, format_problem_count
 from mappa.cli.progress import open_listener
-from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
+from mappa.cli.result_tables import gains_tables, selection_sentence, show_warnings
 from mappa.cli.tables import agents_table
 from mappa.runs.reader import RunReader
 from mappa.store.summary import CoachSummary, Summary
@@ -41,7 +41,7 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     if summary.eval is not None:
         count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
         console.print(f"held-out {escape(summary.eval.metric)}, {count}, 95 % intervals", style="bold", highlight=False)
-        console.print(gains_table(summary.eval))
+        console.print(gains_tables(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
     if summary.agents:

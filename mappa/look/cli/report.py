@@ -109,14 +109,14 @@ def _explain_missing_summary(reader: RunReader) -> str:
 
 
 def _show_report(console: Console, page: Path, run: _Learned) -> None:
-    from mappa.cli.result_tables import gains_table, selection_sentence, show_warnings
+    from mappa.cli.result_tables import gains_tables, selection_sentence, show_warnings
 
     summary, drift = run.summary, run.drift
     console.print(f"[bold]{escape(run.folder.resolve().name)}[/]  {escape(summary.status)}", highlight=False)
     if summary.eval is not None:
         count = format_problem_count(summary.eval.n, summary.eval.clusters, summary.eval.known)
         console.print(f"held-out {escape(summary.eval.metric)}, {count}, 95 % intervals", highlight=False)
-        console.print(gains_table(summary.eval))
+        console.print(gains_tables(summary.eval))
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
     if run.plays is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from mappa.cli.console import Console, Name, echo
+from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_percent, format_share
 from mappa.cli.tables import agents_table, columns_table
 from mappa.cli.trajectory import show_trajectory
@@ -145,7 +145,7 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
     table.columns[0].no_wrap = True  # People copy it.
     for row in rows:
         outcome = row.error.kind if row.error else ", ".join(f"{key} {value:g}" for key, value in row.outcome.items())
-        table.add_row(Name(row.id), Name(row.stratum), Name(row.status), Name(outcome), str(row.steps))
+        table.add_row(Name(row.id), Name(row.stratum), Name(row.status), escape(outcome), str(row.steps))
     console.print(table)
     if len(rows) < (total := sum(counts.values())):
         console.print(_describe_part(len(rows), offset, total), highlight=False, soft_wrap=True)

@@ -236,11 +236,10 @@ def test_a_run_ends_with_every_measure_by_stratum(trained, capsys, show_result):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "held-out correct, 9 problems in 4 clusters, 95 % intervals"
     start = lines.index("fair")
-    assert lines[2] == "correct" and [line.split()[0] for line in lines[start + 1 : start + 4]] == [
-        "all", "classification", "regression",
-    ]  # fmt: skip
+    assert lines[1:3] == ["correct", "before after gain"]
+    assert [line.split()[0] for line in lines[start + 2 : start + 5]] == ["all", "classification", "regression"]
     # What these agents do never changes, which four clusters do not prove of others.
-    assert lines[start + 1].endswith("+0.0 % [-40.0, +40.0]")
+    assert lines[start + 2].endswith("+0.0 % [-40.0, +40.0]")
 
 
 def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys, printed_mean):
@@ -250,5 +249,5 @@ def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys
     correct, fair = printed_mean(before), printed_mean(before.with_metric("fair"))
     told = f"correct {correct}, fair {fair} over 9 problems in 4 clusters"
     assert line == f"held-out after 0 iterations: {told}"
-    assert header == "problems correct fair" and rows[0] == f"all 9 {correct} {fair}"
+    assert header == "tasks correct fair" and rows[0] == f"all 9 {correct} {fair}"
     assert [row.split()[:2] for row in rows] == [["all", "9"], ["classification", "3"], ["regression", "6"]]
