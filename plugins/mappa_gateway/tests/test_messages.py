@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 
 import anthropic
 import pytest
@@ -288,11 +290,16 @@ async def test_a_prompt_that_does_not_fit_is_told_as_anthropic_tells_it(theatre)
     assert trajectory.outcome["correct"] == 1.0
 
 
+answered = threading.Event()
+
+
 def swallows(session):
     try:
         ask(client_of(session))
     except anthropic.InternalServerError as error:
         heard.append((error.body["error"]["type"], error.response.headers["x-should-retry"]))
+    finally:
+        answered.set()
     return "4"
 
 
@@ -302,6 +309,8 @@ async def test_fatal_error_stops_the_run_and_is_not_sent_again(theatre):
 
     with pytest.raises(EngineLost, match="sampler 0"):
         await theatre.one(theatre.workflow(swallows), lost)
+    # The agent has a thread of its own, which may hear of it after the run has stopped.
+    assert await asyncio.to_thread(answered.wait, 60)
     assert heard == [("api_error", "false")]
 
 

@@ -26,7 +26,7 @@ def test_train_prints_plain_lines_and_the_result_where_there_is_no_terminal(tmp_
     assert lines[2].startswith("held-out after 0 iterations: correct")
     assert [line.split("  ")[0] for line in lines[3:5]] == ["iteration 1/2", "iteration 2/2"]
     assert {"correct", "parsed", "correct_among_parsed"} <= {line.strip() for line in lines}
-    assert any(re.match(r"all .*%.*%.*[+-]", line) for line in lines)
+    assert any(re.match(r" all .*%.*%.*[+-]", line) for line in lines)
     assert lines[-1].startswith("next     mappa runs show")
 
 
