@@ -12,10 +12,9 @@ from torch import Tensor
 
 from mappa_core.engine import Experience, element_indices
 from mappa_engine.arrays import Int32, Int64
+from mappa_engine.learning.shared_prefixes import shared_prefix, split_by_prefix
 from mappa_engine.learning.training_sequences import TrainingSequence, build_sequences
 
-_MIN_PREFIX = 16
-"""Tokens of a shared prefix that are worth a pass of their own."""
 IndexGroups = list[list[int]]
 """Micro-batches as lists of sequence indices."""
 
@@ -31,7 +30,8 @@ class BatchLayout:
     kind: Literal["padded", "packed"]
     tokens: int
     shares_prefixes: bool = False
-    """Whether the tokens that all rows of a padded micro-batch begin with are computed once."""
+    """Whether the tokens that all rows of a padded micro-batch begin with are computed once, and micro-batches are
+    split so that rows which begin alike are together. Ranks would get different numbers of them, so for one only."""
 
     def groups(self, lengths: Sequence[int]) -> IndexGroups:
         """Group sequences of these lengths into micro-batches, longest first."""
@@ -98,12 +98,25 @@ def rank_micro_batches(
     """Build the micro-batches of `rank` for the sequences. Their `source` indexes the tokens of `sampled`, which has
     temperatures and sampling masks; None: all temperatures are 1, and nothing was cut."""
     share = split_over_ranks([len(sequence.tokens) for sequence in sequences], ranks, layout)[rank]
+    if layout.shares_prefixes:
+        share = [part for members in share for part in _split_members(members, sequences)]
     return [
         _batch([sequences[index] for index in members], sampled, layout, device)
         if members
         else _dummy_batch(sequences[0], layout, device)
         for members in share
     ]
+
+
+def _split_members(members: Sequence[int], sequences: Sequence[TrainingSequence]) -> IndexGroups:
+    tokens = [sequences[index].tokens for index in members]
+    limits = [_shared_limit(sequences[index]) for index in members]
+    return [[members[place] for place in group] for group in split_by_prefix(tokens, limits)]
+
+
+def _shared_limit(sequence: TrainingSequence) -> int:
+    """How many tokens of a sequence may be a shared prefix: none that predicts a sampled one."""
+    return int(sequence.targets[0]) - 1
 
 
 def split_over_ranks(lengths: Sequence[int], ranks: int, layout: BatchLayout) -> list[IndexGroups]:
@@ -156,17 +169,6 @@ def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
     return groups
 
 
-def shared_prefix(sequences: Sequence[Int32], limit: int) -> int:
-    """Return how many tokens all sequences begin with, at most `limit`; 0 where computing them once saves little."""
-    if len(sequences) < 2:
-        return 0
-    limit = min(limit, *(len(sequence) for sequence in sequences))
-    # In the order of lists all others are between the least and the greatest, and begin with what these two share.
-    least, greatest = (choose(sequence[:limit].tolist() for sequence in sequences) for choose in (min, max))
-    same = next((place for place in range(limit) if least[place] != greatest[place]), limit)
-    return same if same >= _MIN_PREFIX else 0
-
-
 def pad_right(sequences: Sequence[Int32], device: torch.device) -> Tensor:
     """Return token ids (B, L) int64, padded on the right. Causal attention never sees padding, so no mask is needed."""
     filled = np.zeros((len(sequences), max(len(sequence) for sequence in sequences)), dtype=np.int64)
@@ -199,9 +201,7 @@ def _batch(
         temperature=None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device)[:, None],
         source=source,
         mask=None if sampled is None else _sampling_mask(sampled, source, device),
-        prefix=shared_prefix(
-            [sequence.tokens for sequence in sequences], min(int(sequence.targets[0]) for sequence in sequences) - 1
-        )
+        prefix=shared_prefix([sequence.tokens for sequence in sequences], min(map(_shared_limit, sequences)))
         if layout.shares_prefixes
         else 0,
     )

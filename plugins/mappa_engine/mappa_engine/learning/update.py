@@ -104,7 +104,16 @@ class PolicyUpdate:
         count = math.ceil(len(rows) / (self._train.minibatch_rows or len(rows)))
         random = np.random.default_rng([seed, iteration, *self._learner.name.encode()])
         for _ in range(self._train.epochs):
-            yield from np.array_split(rows if count == 1 else random.permutation(rows), count)
+            yield from np.array_split(rows if count == 1 else self._shuffle(rows, random), count)
+
+    def _shuffle(self, rows: Int64, random: np.random.Generator) -> Int64:
+        """Shuffle rows; where micro-batches share prefixes, siblings stay beside each other, as their prompts begin
+        alike."""
+        shuffled: Int64 = random.permutation(rows)
+        if not self._layout.shares_prefixes:
+            return shuffled
+        groups, group = np.unique(self._experience.group[shuffled], return_inverse=True)
+        return shuffled[np.argsort(random.permutation(len(groups))[group], kind="stable")]
 
     def _step(self, rows: Int64, rate: float) -> OptimiserStep | None:
         """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same, and all learners."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ from transformers.cache_utils import DynamicCache
 
 from mappa_core.engine import Completion, Sampling, VersionSpan
 from mappa_engine.arrays import Int32
-from mappa_engine.learning.batching import group_padded, pad_right, shared_prefix
+from mappa_engine.learning.batching import IndexGroups, group_padded, pad_right
+from mappa_engine.learning.shared_prefixes import shared_prefix, split_by_prefix
 from mappa_engine.local.compute import is_large
 from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step
@@ -50,7 +52,7 @@ class Decoder:
     """Decodes waiting requests, up to `max_batch` together and as many as `kv_tokens` have room for, all as long as the
     longest may become. Used by one thread, except for `waves`.
 
-    What all prompts of a prefill begin with is computed once for a large model, whose numbers are not held to the bit.
+    What prompts of a prefill begin with alike is computed once for a large model: its numbers are not held to the bit.
     `isolate_waves`: decode a wave to its end before admitting the next, so that a batch depends on its wave alone.
     """
 
@@ -148,7 +150,7 @@ class Decoder:
         prompts = [joining[group[0]].prompt for group in groups]
         self._cache.reserve(len(self._rows), max(*self._lengths, *(len(prompt) + 1 for prompt in prompts), 0))
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
-        for batch in group_padded([len(prompt) for prompt in prompts], self._prefill_tokens):
+        for batch in self._group_prompts(prompts):
             prefilled = DynamicCache(config=self._model.config)
             together = [prompts[group] for group in batch]
             ids = pad_right(together, device)
@@ -171,6 +173,18 @@ class Decoder:
         self._newest = torch.cat([self._newest, newest])
         self._lengths += [len(request.prompt) + 1 for request in joining]
         self._rebuild_batch_state()
+
+    def _group_prompts(self, prompts: Sequence[Int32]) -> IndexGroups:
+        """Group prompts into passes of a prefill."""
+        batches = group_padded([len(prompt) for prompt in prompts], self._prefill_tokens)
+        if not self._shares_prefixes:
+            return batches
+        limits = [len(prompt) - 1 for prompt in prompts]
+        return [
+            [batch[place] for place in group]
+            for batch in batches
+            for group in split_by_prefix([prompts[index] for index in batch], [limits[index] for index in batch])
+        ]
 
     def _sample_next(self, rows: list[DecodeRequest], hidden: Tensor, sampling_tensors: SamplingTensors) -> Tensor:
         """Sample one token for each row; (n,) on the device."""
