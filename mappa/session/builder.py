@@ -30,6 +30,7 @@ from mappa.session.policies import (
     check_temperatures,
     find_teachers,
     policies_with_weights,
+    warm_started_policies,
 )
 from mappa.session.source_tasks import SourceTasks, load_tasks
 from mappa.session.toolset import Toolset, open_tools
@@ -98,6 +99,11 @@ class Session:
     def reads_reference(self) -> bool:
         """Whether anything reads the log-probabilities of the references."""
         return reads_reference(self.config)
+
+    @property
+    def warm_started(self) -> frozenset[str]:
+        """Policies that start from another run."""
+        return warm_started_policies(self.config, (spec.name for spec in self.policies))
 
     @property
     def trained_policies(self) -> frozenset[str]:

@@ -36,6 +36,11 @@ def policies_with_weights(config: RunConfig, agents: Sequence[str]) -> tuple[str
     return tuple(name for name in names if _section(name, config).kind != "api")
 
 
+def warm_started_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
+    """Which policies start from another run. What is their reference is the model before that run."""
+    return frozenset(name for name in names if _section(name, config).start is not None)
+
+
 def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
     """Build the specs of the policies that an engine has to load, each once. If `fresh`, no checkpoint of this run will
     be loaded over them, and they start from `policies.*.from`."""
