@@ -13,7 +13,12 @@ import numpy as np
 
 from mappa.testing import FixedCoach
 from mappa_core import Advantages, Coach, Estimator, Experience, Offer, hookimpl
-from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
+from mappa_core.credit.estimators import (
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforcePlusPlusBaselineOptions,
+    ReinforcePlusPlusOptions,
+)
 
 POINTS = 5.0
 
@@ -24,6 +29,8 @@ class PermutedOptions(ReinforcePlusPlusOptions):
 
     seed: int = 0
     """Draws the permutations."""
+    baseline: bool = False
+    """Subtract the mean of siblings, as `reinforce_plus_plus_baseline` does."""
 
 
 class Permuted:
@@ -32,7 +39,7 @@ class Permuted:
     """
 
     def __init__(self, options: PermutedOptions) -> None:
-        self._estimator = ReinforcePlusPlus(options)
+        self._estimator = _build_estimator(options)
         self._seed = options.seed
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
@@ -42,6 +49,14 @@ class Permuted:
         reward[rows] = np.random.default_rng((self._seed, iteration)).permutation(reward[rows])
         advantages, _ = self._estimator(replace(experience, reward=reward), {})
         return advantages, {"iteration": iteration + 1}
+
+
+def _build_estimator(options: PermutedOptions) -> Estimator:
+    if not options.baseline:
+        return ReinforcePlusPlus(options)
+    return ReinforcePlusPlusBaseline(
+        ReinforcePlusPlusBaselineOptions(kl_coef=options.kl_coef, normalize=options.normalize)
+    )
 
 
 @hookimpl

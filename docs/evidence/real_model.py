@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, Words] = {
 ARMS: Mapping[str, Words] = {
     "verdicts": (),
     "outcome": ("shapers=[{use: outcome}]", "estimator={use: rloo}"),
-    "permuted": ("estimator.use=permuted",),
+    "permuted": ("estimator.use=permuted", "estimator.options.baseline=true"),
     "best actions": ("shapers=[{use: best_actions}]", "estimator={use: reinforce}"),
 }
 CLAIMS = (
@@ -125,9 +125,9 @@ def main(asked: Asked, families: tuple[str, ...]) -> None:
     asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
     study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
     runs: dict[str, list[Path]] = {}
-    for seed in asked.seeds:
-        start = warm_start(study, seed)
-        for family in families:
+    starts = {seed: warm_start(study, seed) for seed in asked.seeds}
+    for family in families:
+        for seed, start in starts.items():
             arms = {
                 f"{family}, {arm}": (*words, *FAMILIES[family], f"policies.default.from={start}@last")
                 for arm, words in ARMS.items()
