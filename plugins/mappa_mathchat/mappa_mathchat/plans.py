@@ -21,6 +21,7 @@ APPLY_OPERATION: dict[str, Callable[[int, int], int]] = {
 SCALING_OPERATIONS = frozenset({"mul", "div"})
 PYTHON_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
 """The operators in Python."""
+COMMUTATIVE_OPERATIONS = frozenset({"add", "mul"})
 # Longer numbers are rejected: no problem has them, and multiplying them would take long.
 _SUM = re.compile(r"(?<![\w.])(\d{1,9}) ?([-+*/×x÷]) ?(\d{1,9}) ?= ?(\d{1,9})(?![\w]|\.\d)")
 _OPERATION_OF_SIGN = {"+": "add", "-": "sub", "*": "mul", "×": "mul", "x": "mul", "/": "div", "÷": "div"}
@@ -32,6 +33,11 @@ MAX_STEPS = 16
 class PlanStep:
     operation: str
     number: int
+
+    @property
+    def term(self) -> str:
+        """The step as it stands in a sum: `- 9`, `/ 3`."""
+        return f"{PYTHON_OPERATORS[self.operation][0]} {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ def parse_sums(text: str) -> tuple[Plan, str] | None:
     steps, so_far = [], sums[0][0]
     for left, sign, right, claimed in sums:
         operation = _OPERATION_OF_SIGN[sign]
-        if left != so_far and right == so_far and operation in ("add", "mul"):
+        if left != so_far and right == so_far and operation in COMMUTATIVE_OPERATIONS:
             left, right = right, left
         if left != so_far or (operation, int(right)) == ("div", 0):
             return None

@@ -3,24 +3,26 @@
 The Problem Solver is compared with the truth, the Code Executor with the plan it was given (a faithful program for a
 wrong plan earns the full score, a silent repair does not), the Verifier with truth and program output. Of a plan in
 prose that ends in a box, the box is compared; the program is held against what its sums come to, if it is a chain of
-them that ends in that box (`parse_sums`). The coach abstains where nothing can be checked, as for prose without a box
-where none was asked for.
+them that ends in that box (`parse_sums`). A wrong plan of a story (`stories`) is held against the operations that the
+text tells, and paid for those that it begins with. The coach abstains where nothing can be checked, as for prose
+without a box where none was asked for.
 
 | score | Problem Solver | Code Executor | Verifier |
 |---|---|---|---|
 | 10 | the plan comes to the truth | prints what its plan comes to, to the letter | the box holds the truth |
 | 7 | | | wrong, but faithful to a wrong output |
 | 6 | its sums come to the truth, but it slips in one | | |
+| 1 to 5 | a wrong plan of a story: 1, and 4 times the share of the story's steps that it begins with | | |
 | 4 | | prints something else | wrong, with no output to go by |
-| 3 | the plan comes to something else | | |
+| 3 | a wrong plan of another task | | |
 | 2 | | prints nothing | wrong, and not what the program printed |
 | 1 | | the program fails | |
 | 0 | no plan, or no box, where one is asked for; cut off | no program; cut off | no box; cut off |
 
 With `correction: true` a verdict below 10 on a word problem holds the right action, where the agent could have known
-it: the plan in the problem's text, if its value is the truth; the program of the given plan, also of one that is a
-chain of sums; the box around a program's output, if that is the truth. No correction holds an answer that the agent
-could not derive.
+it: the plan in the problem's text, for a story as a chain of sums, if its value is the truth; the program of the given
+plan, also of one that is a chain of sums; the box around a program's output, if that is the truth. No correction holds
+an answer that the agent could not derive.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
 from mappa_mathchat.equality import MAX_CHARACTERS
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
-from mappa_mathchat.plans import Plan, parse_plan, parse_sums
+from mappa_mathchat.plans import COMMUTATIVE_OPERATIONS, Plan, PlanStep, parse_plan, parse_sums
+from mappa_mathchat.stories import Story, parse_story
 from mappa_mathchat.word_problems import parse_problem
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
@@ -91,7 +94,12 @@ class RuleCoach(Coach):
         if sums is not None and str(sums.value) == truth:
             reason = f"The sums of the plan come to {truth}, which is right, but it says {claim}."
             return Verdict.scored(6, reason, blame=SOLVER)
-        return Verdict.scored(3, f"The plan comes to {claim}, not to {truth}.", blame=SOLVER)
+        story = None if _expects_plan_steps(scene) else _find_true_plan(scene)
+        if story is None:
+            return Verdict.scored(3, f"The plan comes to {claim}, not to {truth}.", blame=SOLVER)
+        common, departure = _compare_with_story(scene.step.reply.content, story)
+        score = round(1 + 4 * common / len(story.steps), 1)
+        return Verdict.scored(score, f"The plan comes to {claim}, not to {truth}: {departure}.", blame=SOLVER)
 
     async def _score_coder(self, scene: Scene) -> Verdict:
         step = scene.step
@@ -151,14 +159,60 @@ def find_correction(scene: Scene) -> str | None:
     """Return the complete right action; None where the rules cannot derive it, or the agent could not have."""
     truth, agent, plan = scene.task.reference, scene.step.agent, _solver_plan(scene)
     if agent == SOLVER:
-        told = parse_problem(scene.task.prompt) if _expects_plan_steps(scene) else None
-        return told.text if told is not None and str(told.value) == truth else None
+        right = _find_true_plan(scene)
+        if right is None:
+            return None
+        return right.text if _expects_plan_steps(scene) else Story(scene.task.prompt, right).solution
     if plan is None and not _expects_plan_steps(scene):
         return None
     if agent == CODER:
         return None if plan is None else plan.program
     output = _program_output(scene)
     return f"\\boxed{{{output}}}" if agent == VERIFIER and output is not None and output == truth else None
+
+
+def _find_true_plan(scene: Scene) -> Plan | None:
+    """Return the plan that the task's text tells, if there is one and its value is the truth."""
+    plan = (parse_problem if _expects_plan_steps(scene) else parse_story)(scene.task.prompt)
+    return plan if plan is not None and str(plan.value) == scene.task.reference else None
+
+
+def _compare_with_story(reply: str, story: Plan) -> tuple[int, str]:
+    """Return how many of a story's steps a wrong plan begins with, and where it departs from the story."""
+    parsed = parse_sums(reply)
+    plan = parse_plan(reply) if parsed is None else parsed[0]
+    if plan is None:
+        return 0, "it is no chain of sums that go on from one another"
+    # A sum with a negative number or a fraction is not read, so what is read may have gaps.
+    has_gaps = parsed is not None and reply.count("=") > len(plan.steps)
+    common, departure = _find_departure(_swap_first_operands(plan, story.start), story)
+    return common, f"as far as its sums can be read, {departure}" if has_gaps else departure
+
+
+def _swap_first_operands(plan: Plan, start: int) -> Plan:
+    """Return a plan that begins with `9 + 38` as `38 + 9`, if `start` is 38."""
+    if plan.start == start or not plan.steps:
+        return plan
+    first, *others = plan.steps
+    if first.number != start or first.operation not in COMMUTATIVE_OPERATIONS:
+        return plan
+    return Plan(start, (PlanStep(first.operation, plan.start), *others))
+
+
+def _find_departure(plan: Plan, story: Plan) -> tuple[int, str]:
+    """Return how many steps a plan and a story have in common from the beginning, and what comes after them."""
+    if plan.start != story.start:
+        return 0, f"it begins with {plan.start}, where the story begins with {story.start}"
+    pairs = enumerate(zip(plan.steps, story.steps, strict=False))
+    common = next((place for place, (step, right) in pairs if step != right), min(len(plan.steps), len(story.steps)))
+    more, missing = plan.steps[common:], story.steps[common:]
+    if more and missing:
+        return common, f"its step {common + 1} is '{more[0].term}', where the story says '{missing[0].term}'"
+    if missing:
+        return common, "it leaves out " + " and ".join(f"'{step.term}'" for step in missing)
+    if more:
+        return common, f"it goes on with '{more[0].term}', where the story ends"
+    return common, "its steps are those of the story, but its box is not what they come to"
 
 
 def _solver_plan(scene: Scene) -> Plan | None:

@@ -6,12 +6,14 @@ As with the problems of `word_problems`, the hash of a text alone decides whethe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from string import Formatter
 
 from mappa_core import Split, Task
-from mappa_mathchat.plans import APPLY_OPERATION, PYTHON_OPERATORS, Plan, PlanStep
+from mappa_mathchat.plans import APPLY_OPERATION, MAX_STEPS, Plan, PlanStep
 from mappa_mathchat.word_problems import (
     NAMES,
     NOUNS,
@@ -99,8 +101,7 @@ class Story:
         total, sums = self.plan.start, []
         for step in self.plan.steps:
             result = APPLY_OPERATION[step.operation](total, step.number)
-            sign = PYTHON_OPERATORS[step.operation][0]
-            sums.append(f"{total} {sign} {step.number} = {result}.")
+            sums.append(f"{total} {step.term} = {result}.")
             total = result
         return " ".join([*sums, f"\\boxed{{{total}}}"])
 
@@ -133,6 +134,48 @@ def _tell(plan: Plan, rng: Random) -> Story:
 def _ways(step: PlanStep) -> Sequence[str]:
     in_a_word = CHANGES_BY_TWO.get(step.operation, ()) if step.number == 2 else ()
     return (*CHANGES[step.operation], *in_a_word)
+
+
+_FIELDS = {"name": "|".join(NAMES), "friend": "|".join(NAMES), "noun": "|".join(NOUNS), "number": "[1-9][0-9]{0,8}"}
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    """Compile a template to the pattern of the sentences that it makes."""
+    pattern = ""
+    for literal, field, _, _ in Formatter().parse(template):
+        pattern += re.escape(literal)
+        if field:
+            pattern += f"(?P={field})" if f"(?P<{field}>" in pattern else f"(?P<{field}>{_FIELDS[field]})"
+    return re.compile(pattern)
+
+
+_OPENINGS, _QUESTIONS = tuple(map(_compile, OPENINGS)), tuple(map(_compile, QUESTIONS))
+_CHANGES = {
+    _compile(template): operation
+    for ways in (CHANGES, CHANGES_BY_TWO)
+    for operation, templates in ways.items()
+    for template in templates
+}
+
+
+def parse_story(text: str) -> Plan | None:
+    """Parse a story's text into its plan; None for text that is no such story."""
+    opening, *rest = re.split(r"(?<=\.) ", text)
+    if not 2 <= len(rest) <= MAX_STEPS + 1:
+        return None
+    sentences = [(opening, _OPENINGS), *((change, tuple(_CHANGES)) for change in rest[:-1]), (rest[-1], _QUESTIONS)]
+    matches = [match for sentence, patterns in sentences if (match := _match(sentence, patterns))]
+    words = {item for match in matches for item in match.groupdict().items() if item[0] != "number"}
+    # One noun, one owner and one friend, who is not the owner.
+    agree = len(words) == len({field for field, _ in words}) == len({word for _, word in words})
+    if len(matches) < len(sentences) or not agree:
+        return None
+    steps = (PlanStep(_CHANGES[match.re], int(match.groupdict().get("number", 2))) for match in matches[1:-1])
+    return Plan(int(matches[0]["number"]), tuple(steps))
+
+
+def _match(sentence: str, patterns: Sequence[re.Pattern[str]]) -> re.Match[str] | None:
+    return next((match for pattern in patterns if (match := pattern.fullmatch(sentence))), None)
 
 
 class Stories:

@@ -61,6 +61,21 @@ SUMS, SLIPPED = plan(r"38 - 9 = 29. 29 * 2 = 58. \boxed{58}"), plan(r"38 - 9 = 2
 ASKED = (Message(role="user", content=r"How many? End with \boxed{}."),)
 STORY = Task(id="story", prompt="How many?", reference="58")
 
+# 38 - 9 = 29, 29 * 2 = 58
+DOUBLED = Task(
+    id="doubled",
+    prompt="Mia has 38 shells in a box. A week later 9 of them are gone. Then Mia doubles the number of shells. "
+    "How many shells are there now?",
+    reference="58",
+)
+# 5 + 3 = 8, 8 * 4 = 32, 32 - 6 = 26
+SOLD = Task(
+    id="sold",
+    prompt="Tom brought 5 pens to school. Eva gives Tom another 3. By the end of the month there are 4 times as many. "
+    "Tom sells 6 of them. How many pens are left?",
+    reference="26",
+)
+
 TABLE = [
     # the solver: 10 / 3 / 0
     ("right plan", WORDS, (), RIGHT, 10, NOBODY),
@@ -167,6 +182,11 @@ CORRECTIONS = [
     ("no truth that the agent could not know", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{36}"), None),
     ("nor without output", WORDS, (RIGHT, SILENT), said(VERIFIER, "2"), None),
     ("an action that was cut off", WORDS, (), said(SOLVER, "start 38\ndiv 2", cut=True), "start 38\ndiv 2"),
+    ("the sums that a story tells", DOUBLED, (), plan(r"\boxed{7}"), SUMS.reply.content),
+    ("also where there is no box", DOUBLED, (), said(SOLVER, "38", cut=True), SUMS.reply.content),
+    ("nothing where a story tells another truth", replace(DOUBLED, reference="57"), (), plan(r"\boxed{7}"), None),
+    ("nothing where it is not shown", replace(DOUBLED, reference=None), (), said(SOLVER, "38", cut=True), None),
+    ("nothing for another text", AIME, (), plan(r"\boxed{24}"), None),
     ("prose is not corrected", AIME, (BOXED_SOLUTION,), printing("24"), None),
 ]
 
@@ -184,8 +204,137 @@ async def test_corrections(task: Task, earlier: Sequence[Step], step: Step, expe
     await silent.close()
 
 
+OF_STORIES = [
+    ("right", SOLD, r"5 + 3 = 8. 8 * 4 = 32. 32 - 6 = 26. \boxed{26}", 10, "The plan comes to 26, which is right."),
+    ("swapped operands", SOLD, r"3 + 5 = 8. 4 * 8 = 32. 32 - 6 = 26. \boxed{26}", 10, "which is right."),
+    (
+        "right steps with a slip",
+        SOLD,
+        r"5 + 3 = 8. 8 * 4 = 36. 36 - 6 = 30. \boxed{30}",
+        6,
+        "The sums of the plan come to 26, which is right, but it says 30.",
+    ),
+    (
+        "a wrong last step",
+        SOLD,
+        r"5 + 3 = 8. 8 * 4 = 32. 32 + 6 = 38. \boxed{38}",
+        3.7,
+        "The plan comes to 38, not to 26: its step 3 is '+ 6', where the story says '- 6'.",
+    ),
+    (
+        "a wrong number in the middle",
+        SOLD,
+        r"5 + 3 = 8. 8 * 3 = 24. 24 - 6 = 18. \boxed{18}",
+        2.3,
+        "its step 2 is '* 3', where the story says '* 4'.",
+    ),
+    (
+        "swapped operands before a wrong step",
+        SOLD,
+        r"3 + 5 = 8. 4 * 8 = 32. 32 / 6 = 5. \boxed{5}",
+        3.7,
+        "its step 3 is '/ 6', where the story says '- 6'.",
+    ),
+    (
+        "a wrong step after a slip",
+        SOLD,
+        r"5 + 3 = 9. 9 * 4 = 36. 36 + 6 = 42. \boxed{42}",
+        3.7,
+        "The plan comes to 42, not to 26: its step 3 is '+ 6', where the story says '- 6'.",
+    ),
+    (
+        "another order",
+        SOLD,
+        r"5 * 4 = 20. 20 + 3 = 23. 23 - 6 = 17. \boxed{17}",
+        1,
+        "its step 1 is '* 4', where the story says '+ 3'.",
+    ),
+    ("no last step", SOLD, r"5 + 3 = 8. 8 * 4 = 32. \boxed{32}", 3.7, "it leaves out '- 6'."),
+    ("only the first step", SOLD, r"5 + 3 = 8. \boxed{8}", 2.3, "it leaves out '* 4' and '- 6'."),
+    (
+        "no step in the middle",
+        SOLD,
+        r"5 + 3 = 8. 8 - 6 = 2. \boxed{2}",
+        2.3,
+        "its step 2 is '- 6', where the story says '* 4'.",
+    ),
+    (
+        "one step more",
+        SOLD,
+        r"5 + 3 = 8. 8 * 4 = 32. 32 - 6 = 26. 26 + 7 = 33. \boxed{33}",
+        5,
+        "it goes on with '+ 7', where the story ends.",
+    ),
+    ("another start", SOLD, r"6 + 3 = 9. 9 * 4 = 36. 36 - 6 = 30. \boxed{30}", 1, "it begins with 6, where the story "),
+    ("a subtraction swapped", DOUBLED, r"9 - 38 = 29. 29 * 2 = 59. \boxed{59}", 1, "it begins with 9, where the "),
+    (
+        "another number in the box",
+        SOLD,
+        r"5 + 3 = 8. 8 * 4 = 32. 32 - 6 = 26. \boxed{32}",
+        5,
+        "its steps are those of the story, but its box is not what they come to.",
+    ),
+    (
+        "another number in the box of a wrong plan",
+        SOLD,
+        r"5 + 3 = 8. 8 + 4 = 12. 12 - 6 = 6. \boxed{9}",
+        2.3,
+        "The plan comes to 9, not to 26: its step 2 is '+ 4', where the story says '* 4'.",
+    ),
+    (
+        "sums below zero",
+        SOLD,
+        r"5 + 3 = 8. 8 - 9 = -1. \boxed{-1}",
+        2.3,
+        "as far as its sums can be read, it leaves out '* 4' and '- 6'.",
+    ),
+    (
+        "sums that do not go on",
+        SOLD,
+        r"5 + 3 = 8. 6 * 4 = 24. 24 - 6 = 18. \boxed{18}",
+        1,
+        "The plan comes to 18, not to 26: it is no chain of sums that go on from one another.",
+    ),
+    ("no sums", SOLD, r"\boxed{24}", 1, "it is no chain of sums that go on from one another."),
+    (
+        "of two steps",
+        DOUBLED,
+        r"38 - 9 = 29. 29 + 2 = 31. \boxed{31}",
+        3,
+        "its step 2 is '+ 2', where the story says '* 2'.",
+    ),
+    ("in the plan language", SOLD, "start 5\nadd 3\nmul 4", 3.7, "it leaves out '- 6'."),
+    ("in the plan language, a start alone", SOLD, "start 5", 1, "it leaves out '+ 3' and '* 4' and '- 6'."),
+    ("no box, where none was asked for", SOLD, "5 + 3 = 8.", None, "The plan is prose"),
+    (
+        "a story with another truth",
+        replace(SOLD, reference="27"),
+        r"5 + 3 = 8. \boxed{8}",
+        3,
+        "The plan comes to 8, not to 27.",
+    ),
+    ("the truth not shown", replace(SOLD, reference=None), r"5 + 3 = 8. \boxed{8}", None, "without the truth"),
+    ("sums of another task", AIME, r"5 + 3 = 8. \boxed{8}", 3, "The plan comes to 8, not to 025."),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "reply", "score", "reason"), [row[1:] for row in OF_STORIES], ids=[row[0] for row in OF_STORIES]
+)
+async def test_a_wrong_plan_is_held_against_its_story(
+    coach: RuleCoach, task: Task, reply: str, score: float | None, reason: str
+) -> None:
+    verdict = await coach.score(scene_of(task, (), plan(reply)))
+    assert verdict.score == score
+    assert reason in verdict.reasoning
+    assert reason[-1] != "." or verdict.reasoning.endswith(reason)
+
+
 class TestContract(CoachContract):
-    scenes = tuple(scene_of(task, earlier, step) for _, task, earlier, step, _, _ in TABLE)
+    scenes = (
+        *(scene_of(task, earlier, step) for _, task, earlier, step, _, _ in TABLE),
+        *(scene_of(task, (), plan(reply)) for _, task, reply, _, _ in OF_STORIES),
+    )
 
     def coach(self) -> RuleCoach:
         return RuleCoach(RuleOptions())

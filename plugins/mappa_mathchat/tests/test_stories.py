@@ -12,8 +12,8 @@ from mappa.testing import TaskSourceContract
 from mappa_core import ConfigError
 from mappa_mathchat.cli import command
 from mappa_mathchat.plans import APPLY_OPERATION, Plan, PlanStep, parse_sums
-from mappa_mathchat.stories import CHANGES, OPENINGS, QUESTIONS, Stories, generate_stories
-from mappa_mathchat.word_problems import WordOptions
+from mappa_mathchat.stories import CHANGES, OPENINGS, QUESTIONS, Stories, generate_stories, parse_story
+from mappa_mathchat.word_problems import WordOptions, generate_problems
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
 
 STORIES = tuple(islice(generate_stories(Random(3)), 400))
@@ -47,6 +47,61 @@ def test_a_solution_is_a_chain_of_sums_that_ends_in_the_box():
         for step in story.plan.steps:
             total = APPLY_OPERATION[step.operation](total, step.number)
         assert story.solution.endswith(f" \\boxed{{{total}}}")
+
+
+@pytest.mark.parametrize("mix", ["all", "sum", "scale"])
+@pytest.mark.parametrize("steps", [(1,), (2, 3), (4, 5, 6)])
+def test_the_plan_of_a_story_is_read_from_its_text_alone(mix, steps):
+    for story in islice(generate_stories(Random(f"{mix}/{steps}"), steps, mix), 500):
+        assert parse_story(story.text) == story.plan, story.text
+
+
+def test_nothing_is_read_from_half_a_story():
+    for story in STORIES[:100]:
+        sentences = re.split(r"(?<=\.) ", story.text)
+        assert parse_story(" ".join(sentences[:-1])) is None
+        assert parse_story(" ".join(sentences[1:])) is None
+        assert parse_story(f"{sentences[0]} {sentences[-1]}") is None
+        assert all(parse_story(story.text[:end]) is None for end in range(len(story.text)))
+        assert parse_story(f"{story.text} {sentences[-1]}") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Mia doubles", "Tom doubles"),
+        ("to Tom", "to Mia"),
+        ("of shells", "of coins"),
+        ("Mia has", "Joe has"),
+        ("38", "038"),
+        ("38", "0"),
+        ("38", "3.5"),
+        ("38", "٣٨"),
+        ("38", "1234567890"),
+        ("Then Mia", "Then  Mia"),
+        ("Then Mia", "Then\nMia"),
+        ("Then Mia doubles", "Then Mia triples"),
+        ("How many", "Hi! How many"),
+        ("now?", "now?\n"),
+        ("Mia gives 9 to Tom. ", "Mia gives 9 to Tom. " * 16),
+    ],
+)
+def test_nothing_is_read_from_what_no_story_says(old, new):
+    text = (
+        "Mia has 38 shells. Mia gives 9 to Tom. Then Mia doubles the number of shells. How many shells are there now?"
+    )
+    assert parse_story(text) == Plan(38, (PlanStep("sub", 9), PlanStep("mul", 2)))
+    assert parse_story(text.replace(old, new, 1)) is None
+
+
+TWO_FRIENDS = "Mia has 38 shells. Mia gives 9 to Tom. Eva gives Mia another 2. How many shells are left?"
+AIME_LIKE = "Let $x$ be 3. Find $x^2$. How many coins are left?"
+
+
+@pytest.mark.parametrize("text", ["", "Find x.", "How many?", TWO_FRIENDS, AIME_LIKE])
+def test_nothing_is_read_from_other_texts(text):
+    assert parse_story(text) is None
+    assert all(parse_story(problem.text) is None for problem in islice(generate_problems(Random(text)), 200))
 
 
 @pytest.mark.parametrize(
