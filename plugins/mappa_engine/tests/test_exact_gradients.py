@@ -103,7 +103,7 @@ def in_float64(process, experience):
     return replace(experience, logprobs=exact, old_logprobs=exact)
 
 
-def gradient(process, experience, given, loss, spread=SPREADS[0], train=TRAIN):
+def gradient(process, experience, given, loss, spread=SPREADS[0], train=TRAIN, skips_idle=False):
     """What the optimisers are given, (P,), over all policies and ranks."""
     ranks, layout = spread
     total = np.zeros(len(process.parameters))
@@ -111,7 +111,8 @@ def gradient(process, experience, given, loss, spread=SPREADS[0], train=TRAIN):
         passes, sums = set(), defaultdict(float)
         for rank in range(ranks):
             learner = Tables(process, policy, rank, ranks, sums)
-            PolicyUpdate(learner, experience, given, loss, train, layout=layout).run(0.1, seed=3)
+            update = PolicyUpdate(learner, experience, given, loss, train, layout=layout, skips_idle=skips_idle)
+            update.run(0.1, seed=3)
             total += learner.gradient
             passes.add(learner.passes)
         assert len(passes) == 1, "ranks wait for each other"

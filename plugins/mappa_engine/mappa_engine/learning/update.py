@@ -15,6 +15,7 @@ from torch import Tensor
 from mappa_core.engine import Advantages, Experience, Loss, LossRows, TrainSection
 from mappa_engine.arrays import Float32, Int64
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, build_batches
+from mappa_engine.learning.idle_rows import find_idle_rows
 from mappa_engine.learning.importance_weights import ImportanceWeights, compute_importance_weights
 from mappa_engine.learning.learner import Learner
 from mappa_engine.learning.loss_reduction import LossReduction
@@ -52,7 +53,10 @@ class PolicyUpdate:
         train: TrainSection,
         *,
         layout: BatchLayout,
+        skips_idle: bool = False,
     ) -> None:
+        """`skips_idle`: leave rows without a gradient (`idle_rows`) out of the passes. Sums are then of other numbers
+        in another order; and metrics of tokens are those of the rows that were computed."""
         if experience.old_logprobs is None:
             raise ValueError("an experience is scored before it is learned from")
         self._learner, self._loss, self._train, self._layout = learner, loss, train, layout
@@ -60,6 +64,10 @@ class PolicyUpdate:
         self._old_logprobs: Float32 = experience.old_logprobs
         self._rows = find_policy_rows(experience, learner.name)[0]
         self._row_of_token = experience.row_of_token
+        self._skips_idle = skips_idle
+        self._idle = np.zeros(len(experience.reward), dtype=bool)
+        if skips_idle:
+            self._idle = find_idle_rows(experience, self._rows, advantages, loss, train)
         self._reduction = LossReduction(experience, train)
         self._correction: ImportanceWeights = compute_importance_weights(experience, self._rows, train.correction)
         self._supervised = SupervisedLoss(
@@ -90,6 +98,8 @@ class PolicyUpdate:
             "steps": float(len(taken)),
             "skipped": float(len(steps) - len(taken)),
         }
+        if self._skips_idle:
+            counts["idle_rows"] = float(self._idle.sum())
         return {
             **counts,
             **self._correction.metrics,
@@ -136,8 +146,10 @@ class PolicyUpdate:
         """Accumulate this rank's share of the gradient of the mean loss of `rows`, and of the supervised loss; return
         this rank's sums."""
         experience, learner = self._experience, self._learner
+        # A step whose rows are all idle is taken as well, as it is without leaving out: Adam's moments decay.
+        computed = rows[~self._idle[rows]] if not self._idle[rows].all() else rows[:1]
         share = build_batches(
-            experience, rows, self._layout, device=learner.device, rank=learner.rank, ranks=learner.ranks
+            experience, computed, self._layout, device=learner.device, rank=learner.rank, ranks=learner.ranks
         )
         sums: dict[str, float] = defaultdict(float, {LOSS: 0.0, TOKENS: 0.0})
         divisor = self._reduction.divisor(rows)

@@ -300,7 +300,8 @@ class LocalEngine(Engine):
         `entropy` (mean of -log p; `entropy_full` over the vocabulary with an entropy bonus) are nats per token;
         `ratio_mean`, `ratio_max` are of tokens, new over old; `mismatch_*`, `ess` and `correction_share` compare the
         sampler's log-probabilities with the learner's (`learning.importance_weights`), on a few rows where the former
-        were taken for the latter (`local.sampled_scores`); `skipped` counts the steps whose loss or
+        were taken for the latter (`local.sampled_scores`); `idle_rows`, of a large model, counts the rows
+        without a gradient, which were not computed; `skipped` counts the steps whose loss or
         gradient was not finite: they update no weight.
         """
         async with self._weights_lock:
@@ -322,7 +323,8 @@ class LocalEngine(Engine):
                     f"set policies.{name}.kind"
                 )
             learner = LocalLearner(policy, policy.optimiser)
-            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=self._layout(policy))
+            layout, large = self._layout(policy), is_large(policy.base.weights)
+            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout, skips_idle=large)
             recomputed = activation_checkpointing if self._options.gradient_checkpointing else nullcontext
             with policy.active(), recomputed(policy.model):
                 metrics[name] = update.run(progress, seed=self._seed) | dict(self._compared.pop(name, {}))
