@@ -170,8 +170,10 @@ def parse_story(text: str) -> Plan | None:
     agree = len(words) == len({field for field, _ in words}) == len({word for _, word in words})
     if len(matches) < len(sentences) or not agree:
         return None
-    steps = (PlanStep(_CHANGES[match.re], int(match.groupdict().get("number", 2))) for match in matches[1:-1])
-    return Plan(int(matches[0]["number"]), tuple(steps))
+    # A change that says its number in a word says two.
+    numbers = [int({"number": "2", **match.groupdict()}["number"]) for match in matches[:-1]]
+    operations = [_CHANGES[match.re] for match in matches[1:-1]]
+    return Plan(numbers[0], tuple(map(PlanStep, operations, numbers[1:])))
 
 
 def _match(sentence: str, patterns: Sequence[re.Pattern[str]]) -> re.Match[str] | None:
