@@ -42,7 +42,7 @@ from mappa.runs import RunReader
 from mappa.store.summary import FigureSummary, read_summary
 
 RECIPE = "mathchat/smol"
-SIZES: Words = ("train.iterations=16", "train.prompts=8", "train.samples=8", "eval.every=8")
+SIZES: Words = ("train.iterations=24", "eval.every=12")
 HELD_OUT: Words = ("tasks.options.eval=96", "eval.problems=96")
 COMMON: Words = (UNGUARDED, "checkpoint.keep=1", "checkpoint.best=false", "engine.options.threads=1")
 """A thread for each of two runs at a time does more than two threads for one."""
