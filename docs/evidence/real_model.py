@@ -44,8 +44,12 @@ from mappa.store.summary import FigureSummary, read_summary
 RECIPE = "mathchat/smol"
 SIZES: Words = ("train.iterations=24", "eval.every=12")
 HELD_OUT: Words = ("tasks.options.eval=96", "eval.problems=96")
-COMMON: Words = (UNGUARDED, "checkpoint.keep=1", "checkpoint.best=false", "engine.options.threads=1")
-"""A thread for each of two runs at a time does more than two threads for one."""
+COMMON: Words = (
+    UNGUARDED,
+    *("checkpoint.keep=1", "checkpoint.best=false", "engine.options.threads=1", "engine.options.dtype=bfloat16"),
+)
+"""A thread for each of two runs at a time does more than two threads for one. All compute alike, whatever a trial at
+the start of one would choose."""
 EXAMPLES, QUICK_EXAMPLES = 100, 10
 EPOCHS = 3
 STORIES, CHAINS = "stories", "chain sums"
