@@ -208,8 +208,7 @@ class Engine(Protocol):
         return None
 
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
-        """Write what `load` needs, weights in `dtype` (`checkpoint.dtype`) if it can, to a folder of each policy; to
-        `reference` in it what `PolicySpec.reference` needs, if that is set. Samplers may go on meanwhile."""
+        """Write what `load` needs, in `dtype` if it can, and to POLICY/reference own references. Samplers may go on."""
 
     def sampler(self, policy: str) -> Sampler: ...
     async def load(self, folder: Path) -> None: ...
