@@ -14,6 +14,7 @@ from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError
+from mappa_core.files import has_folder
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
@@ -75,16 +76,15 @@ def _find_start(spec: PolicySpec, config: RunConfig, *, loaded: Path | None, lea
         return replace(spec, start=folder, reference=folder if has_own_reference else None)
     if not has_own_reference:
         return replace(spec, reference=None)
-    kept = loaded / spec.name / REFERENCE
-    if kept.is_dir():
-        return replace(spec, reference=kept)
+    if has_folder(loaded, f"{spec.name}/{REFERENCE}"):
+        return replace(spec, reference=loaded / spec.name / REFERENCE)
     # The checkpoint was written while nothing read the reference.
     try:
         return replace(spec, reference=find_start_folder(spec, start, config))
     except ConfigError as error:
         raise ConfigError(
-            f"{error}. The checkpoint to go on from holds no reference, as nothing read it until then, and its weights "
-            "are those of policies.*.from: bring them back, or leave train.health.kl as it was"
+            f"{error}. The run goes on from a checkpoint without the weights of its reference, which nothing read until "
+            "then: bring back what it started from, or set train.health.kl=null if nothing else reads the reference"
         ) from error
 
 

@@ -38,6 +38,7 @@ from mappa.training.summary import build_summary, summarize_selection
 from mappa.training.task_sampler import TaskSampler
 from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.errors import ConfigError, EngineError, EngineLost, GuardStop, RunError
+from mappa_core.files import has_folder
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 
@@ -227,7 +228,7 @@ class Run:
         latest = checkpoints.latest_iteration()
         if latest is None:
             return None
-        if not checkpoints.path(latest).is_dir():
+        if not has_folder(checkpoints.folder, checkpoints.path(latest).name):
             checkpoints.load(latest)  # a copy elsewhere becomes a folder
         return checkpoints.path(latest) / POLICIES
 

@@ -170,7 +170,7 @@ def test_a_reference_that_nothing_read_is_looked_for_where_the_run_started(regis
     Run.resume(folder, "train.health.kl=0.5", registry=registry).check()
     assert engines[-1].references["doubler"] == tmp_path / "runs/first/checkpoints/000001/policies/doubler"
     shutil.rmtree(tmp_path / "runs/first")
-    with pytest.raises(ConfigError, match=r"policies\.\w+\.from: .* no run first.* leave train\.health\.kl as it was"):
+    with pytest.raises(ConfigError, match=r"policies\.\w+\.from: .* no run first.* set train\.health\.kl=null"):
         Run.resume(folder, "train.health.kl=0.5", registry=registry).check()
 
 
