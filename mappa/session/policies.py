@@ -48,8 +48,8 @@ def reads_reference(config: RunConfig) -> bool:
 
 
 def build_policy_specs(config: RunConfig, names: Iterable[str]) -> tuple[PolicySpec, ...]:
-    """Build the specs of the policies that an engine has to load, each once, for a plan: of what they start from, only
-    whether it will be read is known."""
+    """Build the specs of the policies that an engine has to load, each once. They are enough for a plan: `reference` is
+    no folder yet, and only tells that there will be one (`find_starts`)."""
     return tuple(_spec(name, config) for name in dict.fromkeys(names))
 
 
@@ -62,7 +62,8 @@ def find_starts(
     Args:
         loaded: folder of the policies of a checkpoint that will be loaded; None: there is none.
 
-    Raises ConfigError if there are no such weights."""
+    Raises ConfigError if there are no such weights.
+    """
     return tuple(_find_start(spec, config, loaded=loaded, learning=learning) for spec in specs)
 
 
@@ -83,8 +84,8 @@ def _find_start(spec: PolicySpec, config: RunConfig, *, loaded: Path | None, lea
         return replace(spec, reference=find_start_folder(spec, start, config))
     except ConfigError as error:
         raise ConfigError(
-            f"{error}. The run goes on from a checkpoint without the weights of its reference, which nothing read until "
-            "then: bring back what it started from, or set train.health.kl=null if nothing else reads the reference"
+            f"{error}. The run goes on from a checkpoint without the weights of its reference, which nothing read until"
+            " then: bring back what it started from, or set train.health.kl=null if nothing else reads the reference"
         ) from error
 
 
