@@ -52,7 +52,11 @@ async def evaluate_standalone(
     composed.require_installed()
     config = composed.config
     async with open_session(
-        composed, registry, learning=False, coach=config.eval.coach, fresh=checkpoint is None
+        composed,
+        registry,
+        learning=False,
+        coach=config.eval.coach,
+        loaded=None if checkpoint is None else checkpoint.path / POLICIES,
     ) as session:
         parts = session.held_out()
         if on_providers is not None:

@@ -119,11 +119,12 @@ async def prove_blame(
     async with AsyncExitStack() as stack:
         reader = stack.enter_context(RunReader(run))
         checkpoint = max(reader.checkpoints.values(), default=None)
+        loaded = None if checkpoint is None else checkpoint / POLICIES
         session = await stack.enter_async_context(
-            open_session(composed, registry, learning=False, coach=False, fresh=checkpoint is None)
+            open_session(composed, registry, learning=False, coach=False, loaded=loaded)
         )
-        if checkpoint is not None:
-            await session.engine.load(checkpoint / POLICIES)
+        if loaded is not None:
+            await session.engine.load(loaded)
         tasks = session.source_tasks()
         failed = [
             tasks.renew(play, split) for play in _select_failed(reader, run, split, session.workflow.metric, limit)

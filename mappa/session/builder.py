@@ -6,6 +6,7 @@ import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mappa.config.compose import ComposedConfig
@@ -17,7 +18,6 @@ from mappa.session.credit import (
     build_experience_builder,
     check_difference_shaper,
     check_dynamic_sampling,
-    reads_reference,
     resolve_default_actions,
 )
 from mappa.session.eval_split import HeldOutTasks, split_held_out
@@ -28,9 +28,10 @@ from mappa.session.policies import (
     check_estimators,
     check_scored,
     check_temperatures,
+    find_starts,
     find_teachers,
     policies_with_weights,
-    warm_started_policies,
+    reads_reference,
 )
 from mappa.session.source_tasks import SourceTasks, load_tasks
 from mappa.session.toolset import Toolset, open_tools
@@ -101,11 +102,6 @@ class Session:
         return reads_reference(self.config)
 
     @property
-    def warm_started(self) -> frozenset[str]:
-        """Policies that start from another run."""
-        return warm_started_policies(self.config, (spec.name for spec in self.policies))
-
-    @property
     def trained_policies(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
@@ -147,31 +143,33 @@ class Session:
 
 @asynccontextmanager
 async def open_session(
-    composed: ComposedConfig, registry: Registry, *, learning: bool, coach: bool, fresh: bool = True
+    composed: ComposedConfig, registry: Registry, *, learning: bool, coach: bool, loaded: Path | None = None
 ) -> AsyncIterator[Session]:
     """Build everything that `composed` names, open the tools and the engine, and close all of it at the end.
 
     Args:
         learning: whether policies will be updated (an engine needs more memory for it).
         coach: whether to build coaches; False for an evaluation without one, which needs no keys.
-        fresh: whether policies start from `policies.*.from`; False if a checkpoint of the run will be loaded.
+        loaded: folder of the policies of a checkpoint that will be loaded; None: they start from `policies.*.from`.
 
     Raises InputError (of config, plugin or model) before anything is written.
     """
     # Before anything is built: keys are masked in what a plugin logs or raises while it starts.
     keep_environment()
     async with AsyncExitStack() as stack:
-        builder = _SessionBuilder(composed, registry, stack, fresh=fresh)
+        builder = _SessionBuilder(composed, registry, stack, loaded=loaded)
         yield await builder.session(learning=learning, coach=coach)
 
 
 class _SessionBuilder:
     """Builds one session and registers its objects on `stack` for closing."""
 
-    def __init__(self, composed: ComposedConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
+    def __init__(
+        self, composed: ComposedConfig, registry: Registry, stack: AsyncExitStack, *, loaded: Path | None
+    ) -> None:
         self._composed = composed
         self._config = composed.config
-        self._fresh = fresh
+        self._loaded = loaded
         self._registry = registry
         self._stack = stack
 
@@ -231,7 +229,8 @@ class _SessionBuilder:
         proposer = [config.prompts.policy] if learning and config.prompts is not None else []
         api_policies = self._api_policies((*policy_of.values(), *proposer))
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
-        specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers), fresh=self._fresh)
+        names = (*policies_with_weights(config, agents), *teachers)
+        specs = find_starts(build_policy_specs(config, names), config, loaded=self._loaded, learning=learning)
         engine = await self._engine(specs, learning, teachers)
         team = Team(
             workflow=workflow,

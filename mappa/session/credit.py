@@ -37,15 +37,6 @@ def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
     return combine_estimators(default, by_agent)
 
 
-def reads_reference(config: RunConfig) -> bool:
-    """Whether an estimator, the loss or a health rule reads the references. An estimator or a loss does not if it has
-    an option `kl_coef` that is 0; the health rule leaves out policies that start from another run."""
-    estimators = (config.estimator.options, *(own.options for own in config.estimator.by_agent.values()))
-    has_penalty = any(getattr(options, "kl_coef", None) != 0 for options in (*estimators, config.loss.options))
-    is_watched = config.train.health.kl is not None and any(own.start is None for own in config.policies.values())
-    return has_penalty or is_watched
-
-
 def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[str, str]:
     """Default action per agent; those of the config override those of the workflow. Raises ConfigError if
     `credit.counterfactual.use` is `default`, and an agent whose actions are replaced has none."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mappa.config.compose import choices_in
 from mappa.session.start_weights import find_start_folder
+from mappa.store.checkpoint import REFERENCE
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError
+from mappa_core.files import has_folder
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
@@ -36,15 +39,54 @@ def policies_with_weights(config: RunConfig, agents: Sequence[str]) -> tuple[str
     return tuple(name for name in names if _section(name, config).kind != "api")
 
 
-def warm_started_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
-    """Which policies start from another run. What is their reference is the model before that run."""
-    return frozenset(name for name in names if _section(name, config).start is not None)
+def reads_reference(config: RunConfig) -> bool:
+    """Whether an estimator, the loss or a health rule reads the references. An estimator or a loss does not if it has
+    an option `kl_coef` that is 0."""
+    estimators = (config.estimator.options, *(own.options for own in config.estimator.by_agent.values()))
+    has_penalty = any(getattr(options, "kl_coef", None) != 0 for options in (*estimators, config.loss.options))
+    return has_penalty or config.train.health.kl is not None
 
 
-def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
-    """Build the specs of the policies that an engine has to load, each once. If `fresh`, no checkpoint of this run will
-    be loaded over them, and they start from `policies.*.from`."""
-    return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
+def build_policy_specs(config: RunConfig, names: Iterable[str]) -> tuple[PolicySpec, ...]:
+    """Build the specs of the policies that an engine has to load, each once. They are enough for a plan: `reference` is
+    no folder yet, and only tells that there will be one (`find_starts`)."""
+    return tuple(_spec(name, config) for name in dict.fromkeys(names))
+
+
+def find_starts(
+    specs: Iterable[PolicySpec], config: RunConfig, *, loaded: Path | None, learning: bool
+) -> tuple[PolicySpec, ...]:
+    """Find the weights that policies start from (`policies.*.from`) and, if they learn, that their references have:
+    those that this run started from, whatever is `loaded` over the policies themselves.
+
+    Args:
+        loaded: folder of the policies of a checkpoint that will be loaded; None: there is none.
+
+    Raises ConfigError if there are no such weights.
+    """
+    return tuple(_find_start(spec, config, loaded=loaded, learning=learning) for spec in specs)
+
+
+def _find_start(spec: PolicySpec, config: RunConfig, *, loaded: Path | None, learning: bool) -> PolicySpec:
+    start = _section(spec.name, config).start
+    has_own_reference = learning and spec.reference is not None
+    if start is None:
+        return spec
+    if loaded is None:
+        folder = find_start_folder(spec, start, config)
+        return replace(spec, start=folder, reference=folder if has_own_reference else None)
+    if not has_own_reference:
+        return replace(spec, reference=None)
+    if has_folder(loaded, f"{spec.name}/{REFERENCE}"):
+        return replace(spec, reference=loaded / spec.name / REFERENCE)
+    # The checkpoint was written while nothing read the reference.
+    try:
+        return replace(spec, reference=find_start_folder(spec, start, config))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. The run goes on from a checkpoint without the weights of its reference, which nothing read until"
+            " then: bring back what it started from, or set train.health.kl=null if nothing else reads the reference"
+        ) from error
 
 
 def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
@@ -156,21 +198,20 @@ def _section(name: str, config: RunConfig) -> PolicySection:
     return section
 
 
-def _spec(name: str, config: RunConfig, *, fresh: bool) -> PolicySpec:
+def _spec(name: str, config: RunConfig) -> PolicySpec:
     section = _section(name, config)
     assert section.model is not None  # A config without one is not composed.
     kind: Any = section.kind
-    spec = PolicySpec(
+    has_own_reference = section.start is not None and kind in _TRAINED and reads_reference(config)
+    return PolicySpec(
         name=name,
         model=section.model,
         kind=kind,
         lora=_lora(section.lora) if kind == "lora" else None,
+        reference=Path(str(section.start)) if has_own_reference else None,
         value_head=section.value_head,
         template_kwargs=section.template_kwargs,
     )
-    if section.start is None or not fresh:
-        return spec
-    return replace(spec, start=find_start_folder(spec, section.start, config))
 
 
 def _lora(section: LoraSection) -> Lora:

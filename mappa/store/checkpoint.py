@@ -45,6 +45,8 @@ from mappa_core.safe_walk import remove_tree, walk
 CHECKPOINT_SCHEMA = 1
 POLICIES = "policies"
 """Folder in a checkpoint into which the engine saves."""
+REFERENCE = "reference"
+"""Folder in that of a policy with the weights of its reference, where these are not the model's."""
 _MANIFEST = "manifest.json"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"

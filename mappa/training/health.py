@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from statistics import fmean, median
@@ -100,10 +100,7 @@ class HealthMonitor:
     """Checks the active rules over the iterations of a run. Its state depends on the metrics alone, so a resumed run
     that replays earlier metrics continues as if it had never stopped."""
 
-    def __init__(self, limits: HealthSection, *, warm_started: Container[str] = ()) -> None:
-        """`warm_started` are far from their reference, the model that they were before, from the beginning: their
-        `kl` is not checked."""
-        self._warm_started = warm_started
+    def __init__(self, limits: HealthSection) -> None:
         self._limits = {rule.limit: getattr(limits, rule.limit) for rule in HEALTH_RULES}
         self._states: dict[tuple[str, str], _RuleState] = {}
 
@@ -113,8 +110,6 @@ class HealthMonitor:
         warnings = []
         for policy, metrics in policies.items():
             for rule in HEALTH_RULES:
-                if rule.limit == "kl" and policy in self._warm_started:
-                    continue
                 warning = self._check(rule, policy, metrics.get(rule.limit))
                 if warning is not None:
                     warnings.append(warning)

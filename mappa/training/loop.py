@@ -55,7 +55,7 @@ class TrainingLoop:
         self._tracking = tracking
         self._rollouts = RolloutScheduler(session, folder=folder, listener=listener, tracking=tracking)
         self._skipped_steps = SkippedSteps(folder, max_skipped=session.config.train.max_skipped)
-        self._health_monitor = HealthMonitor(session.config.train.health, warm_started=session.warm_started)
+        self._health_monitor = HealthMonitor(session.config.train.health)
         self._counterfactuals = self._counterfactual_collector()
 
     async def run(self) -> None:

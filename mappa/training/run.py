@@ -26,6 +26,7 @@ from mappa.session import Session, attach_coaches, open_session, record_session_
 from mappa.session.config_problems import find_problems, overridden_settings
 from mappa.session.start_weights import resolve_starts
 from mappa.session.trust import add_own_plugin, restore_resumed
+from mappa.store.checkpoint import POLICIES
 from mappa.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa.store.iterations import load_latest_iteration
 from mappa.store.schema import DATABASE_NAME, Database
@@ -37,6 +38,7 @@ from mappa.training.summary import build_summary, summarize_selection
 from mappa.training.task_sampler import TaskSampler
 from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.errors import ConfigError, EngineError, EngineLost, GuardStop, RunError
+from mappa_core.files import has_folder
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 
@@ -210,7 +212,7 @@ class Run:
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
         """Open the session of this run; policies start from `policies.*.from` as long as it has no checkpoint."""
-        return open_session(self._started(), self._registry, learning=True, coach=True, fresh=self._is_fresh())
+        return open_session(self._started(), self._registry, learning=True, coach=True, loaded=self._loaded())
 
     def _started(self) -> ComposedConfig:
         """The config; for a new run with the iterations that `policies.*.from` name at this moment."""
@@ -218,10 +220,17 @@ class Run:
             self.composed = resolve_starts(self.composed)
         return self.composed
 
-    def _is_fresh(self) -> bool:
-        """Whether there is no checkpoint to go on from."""
-        url = self.composed.config.checkpoint.url
-        return self.folder is None or open_checkpoints(self.folder, url).latest_iteration() is None
+    def _loaded(self) -> Path | None:
+        """Folder of the policies of the checkpoint to go on from; None if there is none."""
+        if self.folder is None:
+            return None
+        checkpoints = open_checkpoints(self.folder, self.composed.config.checkpoint.url)
+        latest = checkpoints.latest_iteration()
+        if latest is None:
+            return None
+        if not has_folder(checkpoints.folder, checkpoints.path(latest).name):
+            checkpoints.load(latest)  # a copy elsewhere becomes a folder
+        return checkpoints.path(latest) / POLICIES
 
     def _loop(self, session: Session, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> TrainingLoop:
         return TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)

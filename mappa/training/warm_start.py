@@ -72,7 +72,7 @@ class WarmStart(Run):
         self._examples = _read_recorded(folder) if examples is None and folder is not None else tuple(examples or ())
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
-        return open_session(self._started(), self._registry, learning=True, coach=False, fresh=self._is_fresh())
+        return open_session(self._started(), self._registry, learning=True, coach=False, loaded=self._loaded())
 
     def _loop(self, session: Session, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> TrainingLoop:
         if not is_warm_start(folder.path):

@@ -234,8 +234,7 @@ class HealthSection:
     ess: float | None = 0.3
     """Minimum effective sample size of the importance weights, as a share of the sample."""
     kl: float | None = 0.5
-    """Maximum KL divergence from the reference policy in nats per token; not checked where `policies.*.from` is set,
-    as the reference is the model before that."""
+    """Maximum KL divergence from the reference policy in nats per token."""
     equal_groups: float | None = 0.95
     """Maximum share of sibling groups whose rewards are all equal."""
 

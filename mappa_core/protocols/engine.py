@@ -103,8 +103,7 @@ class Lora:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """Policy with weights. `full`: all weights are trained. `lora`: an adapter on `model` is trained; `model` itself is
-    loaded once for all its adapters. `frozen`: `model` without training. (Policies behind an API never reach an
-    engine.) The reference policy is always `model`, even if the weights start from `start`."""
+    loaded once for all its adapters. `frozen`: `model` untrained. Policies behind an API never reach an engine."""
 
     name: str
     model: str
@@ -112,6 +111,7 @@ class PolicySpec:
     lora: Lora | None = None
     start: Path | None = None
     """Policy folder in a checkpoint of another run whose weights, and nothing else, are the initial ones."""
+    reference: Path | None = None  # such a folder, with the weights of the reference policy; None: those of `model`
     value_head: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the model's chat template, unchanged
     actions: tuple[tuple[int, int], ...] = ()  # expected tokens of each prompt and action of a trajectory, for a plan
@@ -208,7 +208,7 @@ class Engine(Protocol):
         return None
 
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
-        """Write what `load` needs, weights in `dtype` (`checkpoint.dtype`) if it can. Samplers may go on meanwhile."""
+        """Write what `load` needs, in `dtype` if it can, and to POLICY/reference own references. Samplers may go on."""
 
     def sampler(self, policy: str) -> Sampler: ...
     async def load(self, folder: Path) -> None: ...

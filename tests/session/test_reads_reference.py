@@ -2,7 +2,7 @@
 
 import pytest
 
-from mappa.session.credit import reads_reference
+from mappa.session.policies import reads_reference
 from mappa.sessions import compose
 from mappa.testing import load_plugins
 
@@ -16,7 +16,6 @@ NO_RULE = "train.health.kl=null"
         (("estimator.options.kl_coef=0",), True),  # the health rule
         (("estimator.options.kl_coef=0", NO_RULE), False),
         ((NO_RULE,), True),
-        (("estimator.options.kl_coef=0", "policies.default.from=runs/other@best"), False),
         (("estimator={use: grpo}", NO_RULE), False),
         (("estimator={use: grpo, by_agent: {verifier: {use: reinforce_plus_plus}}}", NO_RULE), True),
         (("estimator={use: grpo}", "loss.options={kl: k3, kl_coef: 0.1}", NO_RULE), True),

@@ -21,6 +21,7 @@ class RisingEngine(ScriptedEngine):
     def __init__(self, options) -> None:
         super().__init__(lambda prompt, sampling: self._answer(prompt))
         self.starts = {}
+        self.references = {}
 
     def _answer(self, prompt):
         number = int(prompt.removeprefix("<user>").removesuffix("<assistant>"))
@@ -29,6 +30,7 @@ class RisingEngine(ScriptedEngine):
     async def open(self, policies, train, *, seed):
         await super().open(policies, train, seed=seed)
         self.starts = {spec.name: spec.start for spec in policies}
+        self.references = {spec.name: spec.reference for spec in policies}
         for start in filter(None, self.starts.values()):
             self.updates = int((start / "weights").read_text())
 
@@ -37,6 +39,9 @@ class RisingEngine(ScriptedEngine):
         for name in self._samplers:
             (path.parent / name).mkdir()
             (path.parent / name / "weights").write_text(str(self.updates))
+            if self.references[name] is not None:
+                (path.parent / name / "reference").mkdir()
+                (path.parent / name / "reference" / "weights").write_text("those of the start")
 
 
 @pytest.fixture
@@ -132,8 +137,41 @@ def test_resumed_run_loads_starting_weights_only_without_a_checkpoint(registry, 
     assert all(path.parts[-3] == "000002" for path in engines[-1].starts.values())
     shutil.copytree(tmp_path / "runs/first/checkpoints/000006", folder / "checkpoints/000006")
     shutil.rmtree(tmp_path / "runs/first")
+    Run.resume(folder, "train.health.kl=null", registry=registry).check()
+    assert set(engines[-1].starts.values()) == {None}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_reference_is_what_a_run_started_from_until_its_end(registry, tmp_path, engines, lost):
+    url = f"memory://{uuid4().hex}"
+    start(registry, tmp_path, "train.iterations=2", name="first").train()
+    assert set(engines[-1].references.values()) == {None}, "the model"
+    settings = ("policies.default.from=first@last", "train.iterations=1", f"checkpoint.url={url}")
+    folder = start(registry, tmp_path, *settings, name="second").train().folder
+    assert engines[-1].references == engines[-1].starts
+    # Whatever becomes of the other run, and of this machine.
+    shutil.rmtree(tmp_path / "runs/first")
+    if lost:
+        shutil.rmtree(folder / "checkpoints")
     Run.resume(folder, registry=registry).check()
     assert set(engines[-1].starts.values()) == {None}
+    assert engines[-1].references == {
+        name: folder / "checkpoints/000001/policies" / name / "reference" for name in ("doubler", "checker")
+    }
+    start(registry, tmp_path, "policies.default.from=second@last", name="third").check()
+    assert engines[-1].references["doubler"] == folder / "checkpoints/000001/policies/doubler"
+
+
+def test_a_reference_that_nothing_read_is_looked_for_where_the_run_started(registry, tmp_path, engines):
+    start(registry, tmp_path, "train.iterations=1", name="first").train()
+    settings = ("policies.default.from=first@last", "train.health.kl=null", "train.iterations=1")
+    folder = start(registry, tmp_path, *settings, name="second").train().folder
+    assert set(engines[-1].references.values()) == {None}
+    Run.resume(folder, "train.health.kl=0.5", registry=registry).check()
+    assert engines[-1].references["doubler"] == tmp_path / "runs/first/checkpoints/000001/policies/doubler"
+    shutil.rmtree(tmp_path / "runs/first")
+    with pytest.raises(ConfigError, match=r"policies\.\w+\.from: .* no run first.* set train\.health\.kl=null"):
+        Run.resume(folder, "train.health.kl=0.5", registry=registry).check()
 
 
 def test_a_run_whose_checkpoints_are_gone_goes_on_from_their_copies(registry, tmp_path, engines):

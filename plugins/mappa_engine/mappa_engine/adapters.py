@@ -26,6 +26,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 LORA_MATRICES = ("lora_A", "lora_B")
 """The two matrices whose product is the adapter of a layer."""
 _BASE = ".base_layer."
+_REFERENCE = " (reference)"
 
 
 class Adapters:
@@ -40,6 +41,7 @@ class Adapters:
         self._model = model
         self._model_name = model_name
         self._keys: dict[str, str] = {}  # peft has no dots in the names of adapters
+        self._frozen: set[str] = set()
         self._layers: dict[str, Any] = {}
         self._linear = _linear_layers(model)
         self._active: str | None = None
@@ -64,9 +66,21 @@ class Adapters:
             layer.cast_input_dtype_enabled = not self._autocast
         self._initialise(key, _generator(seed, name))
         self._model.requires_grad_(False)
-        for parameter in (weight for known in self._keys for weight in self.parameters(known).values()):
-            parameter.requires_grad_(True)
+        for trained in (known for known in self._keys if known not in self._frozen):
+            for parameter in self.parameters(trained).values():
+                parameter.requires_grad_(True)
         self._switch(None)
+
+    @torch.no_grad()
+    def add_reference(self, name: str, lora: Lora, weights: Mapping[str, Tensor]) -> str:
+        """Add a frozen adapter with these `weights`, by peft's names: the reference of the adapter `name`. Returns the
+        name that it has here."""
+        reference = f"{name}{_REFERENCE}"
+        self._frozen.add(reference)
+        self.add(reference, lora, seed=0)
+        for key, parameter in self.parameters(reference).items():
+            parameter.copy_(weights[key])
+        return reference
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:

@@ -4,6 +4,8 @@
     optimiser.safetensors   AdamW's exp_avg.NAME, exp_avg_sq.NAME and step.NAME, float32; absent if nothing was trained
     state.json              {"version": …, "steps": …}
 
+    reference/              weights.safetensors of a reference that is not the model itself, in the dtype it computes in
+
 A value head is stored among the weights as `value_head.weight` and `value_head.bias`. Larger policies are in shards
 (weights-00000.safetensors, …) of whole tensors. Beside every file of tensors is its hash in the form of sha256sum.
 """
@@ -31,6 +33,7 @@ from mappa_core.files import has_file, has_folder, read_text, write_file
 from mappa_core.safe_json import parse_untrusted_json
 
 WEIGHTS_FILE, OPTIMISER_FILE, STATE_FILE = "weights.safetensors", "optimiser.safetensors", "state.json"
+REFERENCE_FOLDER = "reference"
 VALUE_HEAD_PREFIX = "value_head."
 SHARD_BYTES = 1 << 30
 """Size of a shard, of which the process that writes holds two in memory; a larger tensor is a shard of its own."""
@@ -235,3 +238,10 @@ def load_start_weights(folder: Path, shapes: Mapping[str, Any], *, model_name: s
             model_name=model_name,
         )
         return {name: stored[name] for name in wanted}
+
+
+@torch.no_grad()
+def copy_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy `weights` into the tensors of the same names."""
+    for name, weight in weights.items():
+        own[name].copy_(weight)

@@ -6,10 +6,10 @@ with the tensors that it does save. What CUDA and the libraries take by themselv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from mappa_core.engine import Lora, TrainSection
+from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.model_shape import ModelShape
 
 MemoryPart = Literal[
@@ -64,26 +64,44 @@ def full_training_memory(shape: ModelShape, dtype: str, *, zero: int = 0, ranks:
     }
 
 
-def adapter_memory(parameters: int) -> MemoryParts:
-    """Compute the memory per rank of training an adapter, which is float32 whatever the dtype of its base."""
-    return {
+def adapter_memory(parameters: int, *, own_reference: bool) -> MemoryParts:
+    """Compute the memory per rank of training an adapter, which is float32 whatever the dtype of its base; and of its
+    frozen copy, where the reference is not the base itself."""
+    trained: MemoryParts = {
         "weights": FLOAT32_BYTES * parameters,
         "gradients": FLOAT32_BYTES * parameters,
         "optimiser": ADAM_MOMENT_BYTES * parameters,
     }
+    return {**trained, "reference": FLOAT32_BYTES * parameters} if own_reference else trained
 
 
-def checkpoint_bytes(shape: ModelShape, lora: Lora | None, dtype: str) -> int:
-    """Compute the size of a trained policy in a checkpoint: its weights, those of an adapter always in float32, and
-    AdamW's moments."""
-    if lora is not None:
-        return shape.adapter(lora) * (FLOAT32_BYTES + ADAM_MOMENT_BYTES)
-    return shape.parameters * (BYTES_PER_NUMBER[dtype] + ADAM_MOMENT_BYTES)
+def checkpoint_bytes(policy: PolicySpec, shape: ModelShape, dtype: str, *, computed: str) -> int:
+    """Compute the size of a trained policy in a checkpoint: its weights, those of an adapter always in float32, AdamW's
+    moments, and a reference of its own, in the dtype that it is `computed` in."""
+    adapted = policy.lora is not None
+    parameters = shape.parameters if policy.lora is None else shape.adapter(policy.lora)
+    weights = FLOAT32_BYTES if adapted else BYTES_PER_NUMBER[dtype]
+    reference = 0
+    if policy.reference is not None:
+        reference = FLOAT32_BYTES if adapted else BYTES_PER_NUMBER[computed]
+    return parameters * (weights + ADAM_MOMENT_BYTES + reference)
 
 
 def weight_bytes(shape: ModelShape, dtype: str, *, pieces: int = 1) -> int:
     """Compute the size of the weights of a frozen model, or of one of its `pieces`."""
     return _ceil_divide(BYTES_PER_NUMBER[dtype] * shape.parameters, pieces)
+
+
+def needs_reference_module(policy: PolicySpec) -> bool:
+    """Whether a policy in training has a reference that shares no weights with its model."""
+    return policy.kind == "full" and policy.reference is not None
+
+
+def reference_bytes(policies: Iterable[PolicySpec], shapes: Mapping[str, ModelShape], dtype: str) -> int:
+    """Compute the size of the frozen modules that the policies compare with or, if they are no `full` ones, share: one
+    for each model, and for each policy with a reference of its own."""
+    kept = {(policy.model, policy.name if needs_reference_module(policy) else None) for policy in policies}
+    return sum(weight_bytes(shapes[model], dtype) for model, _ in kept)
 
 
 def kv_cache_bytes(shape: ModelShape, dtype: str, tokens: int) -> int:

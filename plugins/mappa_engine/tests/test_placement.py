@@ -289,6 +289,23 @@ def test_host_memory_holds_every_base_and_a_copy_while_a_rank_loads():
     assert found.host_parts["n0"]["copies at the start"] == 4 * 2 * FOUR_B.parameters
 
 
+def test_a_policy_that_starts_from_another_run_has_a_reference_of_its_own(tmp_path):
+    team = tuple(replace(policy, model="small") for policy in TEAM)
+    started = tuple(replace(policy, reference=tmp_path) for policy in team)
+
+    def references(*policies):
+        found = placed(policies, placement="separate", learner_ranks=1)
+        return found.host_parts["n0"]["references"] / (2 * SMALL.parameters)
+
+    assert references(*team) == references(started[0]) == 1
+    assert references(started[0], team[1]) == references(*started[:2]) == 2
+    plain, adapted = (
+        placed([replace(ADAPTERS[0], reference=at)], cluster(1)).loads_on(0)[0].by_phase["learning"]
+        for at in (None, tmp_path)
+    )
+    assert adapted["reference"] - plain.get("reference", 0) == 4 * FOUR_B.adapter(LORA)
+
+
 def test_host_memory_of_a_gpu_node_is_checked():
     machine = Machine(host="n0", cpus=16, gpus=8, gpu_bytes=80 * GB, memory_bytes=512 * GB)
     roomy = placed(resources=Resources(nodes=(machine,)))

@@ -101,13 +101,14 @@ async def improve(
     composed.require_installed()
     options, watcher = search.options, watcher or Watcher()
     options.check()
-    async with open_session(composed, registry, learning=False, coach=True, fresh=search.weights is None) as session:
+    loaded = None if search.weights is None else Path(search.weights) / POLICIES
+    async with open_session(composed, registry, learning=False, coach=True, loaded=loaded) as session:
         originals = _choose_prompts(session, options)
         sizes = {"propose": options.propose, "choose": options.choose, "report": options.report}
         parts = split_tasks(session.tasks("train"), **sizes)
         _check_budget(options, parts)
-        if search.weights is not None:
-            await session.engine.load(Path(search.weights) / POLICIES)
+        if loaded is not None:
+            await session.engine.load(loaded)
         async with _proposing_policy(registry, options) as policy:
             _check_price(composed, options, policy.provider)
             watcher.on_providers((*session.providers, policy.provider))

@@ -242,7 +242,8 @@ class ClusterEngine(Engine):
         """Compute the size of what `save` writes."""
         setup = self._open_setup
         trained = (spec for spec in setup.specs.values() if spec.trained)
-        return sum(checkpoint_bytes(setup.shapes[spec.model], spec.lora, dtype) for spec in trained)
+        computed = setup.placement.dtype
+        return sum(checkpoint_bytes(spec, setup.shapes[spec.model], dtype, computed=computed) for spec in trained)
 
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         """Write weights and optimiser of every trained policy to a subfolder of its name, weights of full policies in

@@ -78,7 +78,7 @@ def _with_needs(placement: Placement, policies: Sequence[PolicySpec], shapes: Ma
     plan = placement_plan(placement)
     trained = [policy for policy in policies if policy.trained] if placement.groups else []
     sizes = {
-        dtype: sum(checkpoint_bytes(shapes[spec.model], spec.lora, dtype) for spec in trained)
+        dtype: sum(checkpoint_bytes(spec, shapes[spec.model], dtype, computed=placement.dtype) for spec in trained)
         for dtype in BYTES_PER_NUMBER
     }
     shared = [

@@ -32,7 +32,7 @@ from mappa_engine.errors import ModelError
 from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
 from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
-from mappa_engine.memory_estimate import BYTES_PER_NUMBER
+from mappa_engine.memory_estimate import BYTES_PER_NUMBER, needs_reference_module
 from mappa_engine.model_shape import ModelShape, read_shape
 from mappa_engine.node import this_node
 from mappa_engine.options import AUTO, LocalOptions
@@ -57,9 +57,9 @@ DEVICES = ("auto", "cpu", "cuda")
 class LocalEngine(Engine):
     """All policies in this process. One thread computes, so the event loop is never blocked.
 
-    torch is imported when the engine opens, as a plan needs none. Policies of one model share one frozen reference;
-    adapters also share its module. Threads and determinism are settings of the whole process; the engine opened last
-    decides.
+    torch is imported when the engine opens, as a plan needs none. Policies of one model share one frozen reference,
+    unless they have one of their own (`PolicySpec.reference`); adapters also share its module. Threads and determinism
+    are settings of the whole process; the engine opened last decides.
     """
 
     def __init__(self, options: LocalOptions) -> None:
@@ -198,9 +198,17 @@ class LocalEngine(Engine):
         torch.set_num_threads(compute.threads)
         self._compute = compute
         modules = self._modules(self._specs, bases)
+        references = self._reference_modules(bases)
         for spec in self._specs:
             base = bases[spec.model]
-            policy = Policy(spec, base, modules[spec.name], self._train, seed=self._seed)
+            policy = Policy(
+                spec,
+                base,
+                modules[spec.name],
+                self._train,
+                seed=self._seed,
+                reference_model=references.get(spec.name),
+            )
             kv_tokens, window = self._window(base)
             decoder = Decoder(
                 policy,
@@ -242,6 +250,20 @@ class LocalEngine(Engine):
         for spec in policies:
             own = spec.kind == "full" and spec.model in taken
             modules[spec.name] = copy.deepcopy(bases[spec.model].model) if own else bases[spec.model].model
+            taken.add(spec.model)
+        return modules
+
+    def _reference_modules(self, bases: Mapping[str, LoadedModel]) -> dict[str, Any]:
+        """Return the modules of references that are not their model, by policy; after policies have theirs."""
+        if self._train is None:
+            return {}
+        own = [spec for spec in self._specs if needs_reference_module(spec)]
+        # A base that nothing else needs becomes the first of them, so that one policy alone takes no more memory.
+        taken = {spec.model for spec in self._specs if not needs_reference_module(spec)}
+        modules: dict[str, Any] = {}
+        for spec in own:
+            base = bases[spec.model].model
+            modules[spec.name] = copy.deepcopy(base) if spec.model in taken else base
             taken.add(spec.model)
         return modules
 

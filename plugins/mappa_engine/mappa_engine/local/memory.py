@@ -36,10 +36,11 @@ def estimate_local_memory(
 ) -> dict[str, MemoryParts]:
     """Estimate the memory by policy and part; parts that all policies share are under the empty name.
 
-    There is one module per `full` policy, and one per model, which serves as the reference, the base of adapters and
-    the frozen policies. KV cache, activations and the workspace of sampling are upper bounds: what they come to where
-    sequences are as long, and micro-batches as full, as the options allow. `train` is None without training; `rows` are
-    decoded at a time. `gpu`: everything is in a GPU's memory.
+    There is one module per `full` policy, one per model, which serves as the reference, the base of adapters and the
+    frozen policies, and one per `full` policy whose reference is another (`PolicySpec.reference`). KV cache,
+    activations and the workspace of sampling are upper bounds: what they come to where sequences are as long, and
+    micro-batches as full, as the options allow. `train` is None without training; `rows` are decoded at a time. `gpu`:
+    everything is in a GPU's memory.
     """
 
     def window(shape: ModelShape) -> int:
@@ -52,7 +53,9 @@ def estimate_local_memory(
         shape = shapes[policy.model]
         parts: MemoryParts = {}
         if learning and policy.lora is not None:
-            parts = memory_estimate.adapter_memory(shape.adapter(policy.lora))
+            parts = memory_estimate.adapter_memory(
+                shape.adapter(policy.lora), own_reference=policy.reference is not None
+            )
         elif learning and policy.trained:
             # In bfloat16 the gradients exist twice for a moment, as in DeepSpeed's ZeRO stage 1.
             parts = memory_estimate.full_training_memory(
@@ -62,10 +65,11 @@ def estimate_local_memory(
             parts = {"weights": memory_estimate.weight_bytes(shape, dtype)}
         cached = memory_estimate.kv_cache_bytes(shape, dtype, min(options.max_batch, rows) * window(shape))
         found[policy.name] = memory_estimate.add_parts(parts, {"kv cache": min(cached, options.kv_cache_mb << 20)})
-    kept = {policy.model for policy in policies if learning or policy.kind != "full"}
     shared: MemoryParts = {
         "context": CONTEXT_BYTES if gpu else PROCESS_BYTES,
-        "reference": sum(memory_estimate.weight_bytes(shapes[model], dtype) for model in kept),
+        "reference": memory_estimate.reference_bytes(
+            (policy for policy in policies if learning or policy.kind != "full"), shapes, dtype
+        ),
     }
     if train is not None:
         saved: SavedActivations = "inputs" if options.gradient_checkpointing else "all"

@@ -16,12 +16,14 @@ from mappa_core.engine import PolicySpec, Receipt, TrainSection
 from mappa_engine.adapters import base_weights
 from mappa_engine.checkpoint import (
     OPTIMISER_FILE,
+    REFERENCE_FOLDER,
     VALUE_HEAD_PREFIX,
     WEIGHTS_FILE,
     SavedCounts,
     StoredTensors,
     check_moments,
     check_shapes,
+    copy_weights,
     has_tensors,
     load_start_weights,
     write_tensors,
@@ -37,12 +39,21 @@ CHECKED_NUMBERS = 1 << 16
 class Policy:
     """One policy. A `full` policy has its own `model`; any other shares the model of its `base`.
 
-    The base model without adapters is the reference policy.
+    Its reference policy is a frozen copy of the weights in `PolicySpec.reference`, or the base model without adapters.
     """
 
     def __init__(
-        self, spec: PolicySpec, base: LoadedModel, model: Any, train: TrainSection | None, *, seed: int
+        self,
+        spec: PolicySpec,
+        base: LoadedModel,
+        model: Any,
+        train: TrainSection | None,
+        *,
+        seed: int,
+        reference_model: Any = None,
     ) -> None:
+        """`reference_model` is the module of the reference, which is not the base's for a `full` policy with one of its
+        own."""
         self.name = spec.name
         self.base = base
         self.trained = spec.trained
@@ -58,6 +69,12 @@ class Policy:
             base.adapters.add(spec.name, self.lora, seed=seed)
         if spec.start is not None:
             self._load_start(spec.start)
+        self._reference_model = base.model if reference_model is None else reference_model
+        self._reference_adapter: str | None = None
+        self._has_own_reference = train is not None and self.trained and spec.reference is not None
+        if self._has_own_reference:
+            assert spec.reference is not None
+            self._load_reference(spec.reference)
         if self.trained and train is not None:
             if self.lora is None:
                 self.model.requires_grad_(True)
@@ -85,8 +102,8 @@ class Policy:
 
     def reference(self, batch: MicroBatch) -> Predictions:
         """Compute the reference policy's predictions for a micro-batch."""
-        with self.base.adapters.active(None):
-            predictions: Predictions = LogprobModel(self.base.model)(batch)
+        with self.base.adapters.active(self._reference_adapter):
+            predictions: Predictions = LogprobModel(self._reference_model)(batch)
         return predictions
 
     def publish(self) -> Receipt:
@@ -107,7 +124,9 @@ class Policy:
         """Compute the size of what `save` writes, after a first step."""
         weights = self._parameters() if self.trained else {}
         moments = 2 * torch.float32.itemsize if self.optimiser is not None else 0
-        return sum(weight.numel() for weight in weights.values()) * (self._stored_dtype(dtype).itemsize + moments)
+        reference = sum(weight.numel() * weight.itemsize for weight in self._own_reference().values())
+        stored = self._stored_dtype(dtype).itemsize
+        return sum(weight.numel() for weight in weights.values()) * (stored + moments) + reference
 
     def _stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return dtype if self.lora is None else torch.float32
@@ -123,6 +142,9 @@ class Policy:
         write_tensors(((name, weights[name].to(stored)) for name in sorted(weights)), folder / WEIGHTS_FILE)
         if self.optimiser is not None:
             write_tensors(sorted(self.optimiser.moments().items()), folder / OPTIMISER_FILE)
+        if reference := self._own_reference():
+            (folder / REFERENCE_FOLDER).mkdir()
+            write_tensors(sorted(reference.items()), folder / REFERENCE_FOLDER / WEIGHTS_FILE)
         SavedCounts(version=self.version, steps=self.steps).write(folder)
 
     def load(self, folder: Path) -> None:
@@ -144,11 +166,25 @@ class Policy:
     def _load_start(self, folder: Path) -> None:
         self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))
 
+    def _load_reference(self, folder: Path) -> None:
+        own = self._parameters()
+        shapes = {name: weight.shape for name, weight in own.items() if not name.startswith(VALUE_HEAD_PREFIX)}
+        weights = load_start_weights(folder, shapes, model_name=self.base.model_name)
+        if self.lora is not None:
+            self._reference_adapter = self.base.adapters.add_reference(self.name, self.lora, weights)
+        else:
+            copy_weights(base_weights(self._reference_model.named_parameters()), weights)
+
+    def _own_reference(self) -> Mapping[str, Tensor]:
+        """Return the weights of the reference, where these are not the base's."""
+        if not self._has_own_reference:
+            return {}
+        if self._reference_adapter is not None:
+            return self.base.adapters.parameters(self._reference_adapter)
+        return base_weights(self._reference_model.named_parameters())
+
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: parameter.shape for name, parameter in self._parameters().items()}
 
-    @torch.no_grad()
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
-        own = self._parameters()
-        for name, weight in weights.items():
-            own[name].copy_(weight)
+        copy_weights(self._parameters(), weights)

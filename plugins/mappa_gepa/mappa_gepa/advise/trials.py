@@ -187,7 +187,7 @@ class Trials:
 
     async def _held_out(self, composed: ComposedConfig) -> tuple[Task, ...]:
         """The run's held-out tasks, in an order that does not depend on their source."""
-        async with open_session(composed, self._registry, learning=False, coach=False, fresh=True) as session:
+        async with open_session(composed, self._registry, learning=False, coach=False) as session:
             tasks = sorted(session.held_out().report, key=lambda task: hashlib.sha256(task.id.encode()).digest())
         for task in tasks:
             self._clusters[task.id] = f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"
@@ -269,11 +269,10 @@ class Trials:
 
     async def _play(self, team: _Team, tasks: Sequence[Task], folder: RunFolder) -> None:
         start, composed = time.perf_counter(), self._variant(*team.words)
-        async with open_session(
-            composed, self._registry, learning=False, coach=False, fresh=team.weights is None
-        ) as session:
-            if team.weights is not None:
-                await session.engine.load(team.weights / POLICIES)
+        loaded = None if team.weights is None else team.weights / POLICIES
+        async with open_session(composed, self._registry, learning=False, coach=False, loaded=loaded) as session:
+            if loaded is not None:
+                await session.engine.load(loaded)
             if not team.played:
                 self._watcher.on_providers(session.providers)
                 record_session_events(session, folder.store)

@@ -12,6 +12,7 @@ from torch import Tensor
 from mappa_core import RunError
 from mappa_engine.checkpoint import (
     OPTIMISER_FILE,
+    REFERENCE_FOLDER,
     WEIGHTS_FILE,
     SavedCounts,
     StoredTensors,
@@ -44,6 +45,14 @@ def save_policy(
     write_tensors(learner.moments(), folder / OPTIMISER_FILE, rank=rank, ranks=ranks)
     if rank == 0:
         SavedCounts(version=version, steps=learner.steps).write(folder)
+
+
+def save_reference(weights: Mapping[str, Tensor], folder: Path, *, rank: int, ranks: int) -> None:
+    """Write the weights of a policy's own reference into the policy's `folder`, as they are. Each rank has all of them,
+    and writes its shards."""
+    own = folder / REFERENCE_FOLDER
+    own.mkdir(parents=True, exist_ok=True)
+    write_tensors(weights.items(), own / WEIGHTS_FILE, rank=rank, ranks=ranks)
 
 
 def load_policy(

@@ -46,6 +46,13 @@ class FrozenModel:
             check_model(model, layout, model_name=model_name)
         self.adapters = Adapters(model, model_name=place)
 
+    def copy(self) -> FrozenModel:
+        """Return a copy that shares nothing, on the host; before adapters are added."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model)
+        other.adapters = Adapters(other.model, model_name=self.model_name)
+        return other
+
     def trainable_copy(self) -> Any:
         """Return a trainable copy for a policy, on the host."""
         return copy.deepcopy(self.model).requires_grad_(True)
@@ -72,9 +79,9 @@ class FrozenModel:
             if not self._stays_on_device and not self._uses:
                 self.model.to("cpu")
 
-    def predict_reference(self, batch: MicroBatch) -> Predictions:
-        """Run the model without any adapter on a micro-batch; inside `on_device`."""
-        with self.adapters.active(None):
+    def predict_reference(self, batch: MicroBatch, *, adapter: str | None = None) -> Predictions:
+        """Run the model on a micro-batch, without an adapter or with that of a reference; inside `on_device`."""
+        with self.adapters.active(adapter):
             predictions: Predictions = LogprobModel(self.model)(batch)
         return predictions
 

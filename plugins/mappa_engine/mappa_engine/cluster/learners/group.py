@@ -227,6 +227,7 @@ def _with_absolute_paths(spec: PolicySpec) -> PolicySpec:
         spec,
         model=str(model.absolute()) if model.is_dir() else spec.model,
         start=None if spec.start is None else spec.start.absolute(),
+        reference=None if spec.reference is None else spec.reference.absolute(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mappa_core.engine import Advantages, EngineError, Experience, Loss, PolicySpec, TrainSection
+from mappa_engine.adapters import base_weights
 from mappa_engine.arrays import Float32, Int32
-from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, load_start_weights
+from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, copy_weights, load_start_weights
 from mappa_engine.cluster.learners import checkpoint_io
 from mappa_engine.cluster.learners.adapter_learner import AdapterLearner
 from mappa_engine.cluster.learners.deepspeed_config import deepspeed_config
@@ -37,6 +39,7 @@ from mappa_engine.learning.batching import BatchLayout, MicroBatch, pad_right
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import TokenScores, score_policy
 from mappa_engine.learning.update import PolicyUpdate
+from mappa_engine.memory_estimate import needs_reference_module
 from mappa_engine.options import PlacedOptions
 
 
@@ -64,6 +67,9 @@ class LearnerRank:
         self._device = torch.device("cuda" if config.gpu else "cpu")
         self._layout = BatchLayout("packed", min(config.train.micro_tokens, config.options.packed_tokens))
         self._bases: dict[str, FrozenModel] = {}
+        self._references: dict[str, FrozenModel] = {}
+        """The model of each policy's reference, by policy."""
+        self._reference_adapters: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in config.specs}
         self._learners: dict[str, Any] = {}
         self._presence = Presence.ALL
@@ -89,10 +95,12 @@ class LearnerRank:
         for model in dict.fromkeys(spec.model for spec in config.specs):
             dtype = getattr(torch, config.dtype)
             self._bases[model] = FrozenModel(model, dtype=dtype, device=self._device, layout=self._layout)
-        for spec in sorted(config.specs, key=lambda spec: spec.kind == "lora"):  # copies come before adapters
-            self._learners[spec.name] = (
-                self._new_adapter_learner(spec) if spec.lora is not None else self._new_full_learner(spec)
-            )
+        # Copies of a base come before its adapters, and before it becomes a reference with other weights.
+        for spec in (spec for spec in config.specs if spec.lora is None):
+            self._learners[spec.name] = self._new_full_learner(spec)
+        self._open_references()
+        for spec in (spec for spec in config.specs if spec.lora is not None):
+            self._learners[spec.name] = self._new_adapter_learner(spec)
 
     def _new_full_learner(self, spec: PolicySpec) -> Any:
         # DeepSpeed is imported after its device is known.
@@ -108,6 +116,20 @@ class LearnerRank:
         threads = threads_per_rank() if config.options.offload_optimizer else None
         return DeepSpeedLearner(spec.name, scorer, settings, step_threads=threads)
 
+    def _open_references(self) -> None:
+        # A base that nothing else needs becomes the first of them, so that one policy alone takes no more memory.
+        taken = {spec.model for spec in self._config.specs if not needs_reference_module(spec)}
+        for spec in self._config.specs:
+            base = self._bases[spec.model]
+            if not needs_reference_module(spec):
+                self._references[spec.name] = base
+                continue
+            assert spec.reference is not None
+            reference = self._references[spec.name] = base.copy() if spec.model in taken else base
+            taken.add(spec.model)
+            own = base_weights(reference.model.named_parameters())
+            copy_weights(own, _load_reference(spec, own))
+
     def _new_adapter_learner(self, spec: PolicySpec) -> AdapterLearner:
         base = self._bases[spec.model]
         assert spec.lora is not None
@@ -118,35 +140,36 @@ class LearnerRank:
         head = new_value_head(base.model).to(self._device) if spec.value_head else None
         learner = AdapterLearner(spec.name, base, head, self._config.train)
         self._load_start_weights(spec, dict(learner.weights()))
+        if spec.reference is not None:
+            weights = _load_reference(spec, base.adapters.parameters(spec.name))
+            self._reference_adapters[spec.name] = base.adapters.add_reference(spec.name, spec.lora, weights)
         return learner
 
-    @torch.no_grad()
     def _load_start_weights(self, spec: PolicySpec, own: Mapping[str, Tensor]) -> None:
         """Record the shapes of a policy's tensors, and load its start weights if it has any."""
         self._shapes[spec.name] = {name: tuple(weight.shape) for name, weight in own.items()}
         if spec.start is not None:
-            for name, weight in load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model).items():
-                own[name].copy_(weight)
+            copy_weights(own, load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model))
 
     def score(self, experience: Experience, reference: bool = True) -> list[TokenScores]:
         """Score this rank's part of the experience with the group's learners and, if `reference`, their references."""
-        by_base: dict[str, list[str]] = {}
+        by_reference: dict[int, list[str]] = {}
         for name in (name for name in experience.policies if name in self._learners):
-            by_base.setdefault(self._specs[name].model, []).append(name)
+            by_reference.setdefault(id(self._references[name]), []).append(name)
         scores = []
-        for model, names in by_base.items():
+        for names in by_reference.values():
             # A reference goes to the device once for all its policies, and leaves it before the next comes.
-            with self._bases[model].on_device() if reference else nullcontext():
+            with self._references[names[0]].on_device() if reference else nullcontext():
                 scores += [self._score(name, experience, reference) for name in names]
         return scores
 
     def _score(self, name: str, experience: Experience, reference: bool) -> TokenScores:
-        base = self._bases[self._specs[name].model]
+        predict = partial(self._references[name].predict_reference, adapter=self._reference_adapters.get(name))
         with self._computing(name, Presence.WEIGHTS) as learner:
             return score_policy(
                 name,
                 learner.forward,
-                base.predict_reference if reference else None,
+                predict if reference else None,
                 experience,
                 layout=self._layout,
                 device=self._device,
@@ -254,9 +277,20 @@ class LearnerRank:
                 ranks=self._ranks,
                 dtype=torch.float32 if self._specs[name].lora is not None else getattr(torch, dtype),
             )
+            if self._specs[name].reference is not None:
+                checkpoint_io.save_reference(
+                    self._reference_weights(name), folder / name, rank=self._rank, ranks=self._ranks
+                )
         if self._config.gpu:
             # torch would keep what the gathers took, and a sampler that starts again measures what is free.
             torch.cuda.empty_cache()
+
+    def _reference_weights(self, name: str) -> Mapping[str, Tensor]:
+        """Return the weights of a policy's own reference."""
+        reference = self._references[name]
+        if name in self._reference_adapters:
+            return reference.adapters.parameters(self._reference_adapters[name])
+        return base_weights(reference.model.named_parameters())
 
     def load(self, folder: Path) -> dict[str, int]:
         """Load what any engine saved, on any number of ranks; returns the versions of policies."""
@@ -283,6 +317,7 @@ class LearnerRank:
         """Release all weights and leave the process group."""
         self._learners.clear()
         self._bases.clear()
+        self._references.clear()
         destroy_process_group()
 
     @contextmanager
@@ -320,6 +355,12 @@ class LearnerRank:
         if self._sender is None:
             raise EngineError("no weights are being handed on")
         return self._sender
+
+
+def _load_reference(spec: PolicySpec, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    assert spec.reference is not None
+    shapes = {name: tuple(weight.shape) for name, weight in own.items()}
+    return load_start_weights(spec.reference, shapes, model_name=spec.model)
 
 
 def _all_tokens_batch(sequences: Sequence[Int32], device: torch.device) -> MicroBatch:

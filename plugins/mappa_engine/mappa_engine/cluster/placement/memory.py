@@ -131,13 +131,17 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
     adapters = memory_estimate.add_parts(
         {"weights": sum(memory_estimate.weight_bytes(shape, inputs.dtype) for shape in bases.values())},
         *(
-            memory_estimate.adapter_memory(inputs.shapes[spec.model].adapter(spec.lora))
+            memory_estimate.adapter_memory(
+                inputs.shapes[spec.model].adapter(spec.lora), own_reference=spec.reference is not None
+            )
             for spec in policies
             if spec.lora is not None
         ),
     )
     states = memory_estimate.add_parts(sharded, adapters)
-    references = sum({shape.model: memory_estimate.weight_bytes(shape, inputs.dtype) for shape in whole}.values())
+    references = memory_estimate.reference_bytes(
+        (spec for spec in policies if spec.kind == "full"), inputs.shapes, inputs.dtype
+    )
     work = _learner_peak(states, policies, references, ranks, inputs)
     wire, context = _transfer_buffers(whole, inputs), _cuda_context(inputs)
     # Adapters are sent from where they are; of full weights all but the weights themselves is on the host by then. Of
