@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, Words] = {
 ARMS: Mapping[str, Words] = {
     "verdicts": (),
     "outcome": ("shapers=[{use: outcome}]", "estimator={use: rloo}"),
-    "permuted": ("estimator.use=permuted", "estimator.options.baseline=true"),
+    "permuted": ("estimator={use: permuted, options: {baseline: true, kl_coef: 0, normalize: policy}}",),
     "best actions": ("shapers=[{use: best_actions}]", "estimator={use: reinforce}"),
 }
 CLAIMS = (
