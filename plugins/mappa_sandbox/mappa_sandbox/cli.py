@@ -12,6 +12,7 @@ import click
 
 from mappa.commands import ConfigArguments, did_you_mean, echo, load_registry
 from mappa_core import ConfigError, InputError, Registry, ToolError
+from mappa_core.redaction import clean_line
 from mappa_core.sandbox import ToolSection
 
 if TYPE_CHECKING:
@@ -105,8 +106,6 @@ async def _run(
 
 def _show(sandbox: Sandbox, result: ToolResult) -> None:
     """Print the program's output to the streams it was written to, and its result to standard error."""
-    from mappa_core.sandbox import printable_path
-
     echo(result.stdout, nl=False)
     echo(result.stderr, nl=False, err=True)
     ending = result.status if result.exit_code is None else f"{result.status}, exit code {result.exit_code}"
@@ -114,6 +113,6 @@ def _show(sandbox: Sandbox, result: ToolResult) -> None:
     click.secho(f"{ending}, {result.seconds:.2f} s in {sandbox.name}{detail}", err=True, bold=True)
     for change in result.files:
         size = "" if change.size is None else f" ({change.size} bytes)"
-        echo(f"{change.kind} {printable_path(change.path)}{size}", err=True)
+        echo(f"{change.kind} {clean_line(change.path)}{size}", err=True)
     for warning in sandbox.warnings:
         click.secho(warning, err=True, fg="yellow")
