@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.yaml_io import format_scalar
 from mappa_core.errors import ConfigError
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Play N training tasks as training does, and say whether there is something to learn.",
 )
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     run: Path | None,

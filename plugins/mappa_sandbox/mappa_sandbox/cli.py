@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa.commands import ConfigArguments, did_you_mean, echo, load_registry
+from mappa.commands import ConfigArguments, did_you_mean, echo, json_option, load_registry
 from mappa_core import ConfigError, InputError, Registry, ToolError
 from mappa_core.redaction import clean_line
 from mappa_core.sandbox import ToolSection
@@ -41,7 +41,7 @@ def command() -> None:
     help="YAML file applied over the recipe; may be repeated.",
 )
 @click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def run_file(
     file: Path,
     arguments: Sequence[str],

@@ -18,7 +18,9 @@ from mappa.commands import (
     Console,
     announce_providers,
     echo,
+    json_option,
     load_registry,
+    quiet_option,
     recipe_options,
     rollout_bar,
     trust_option,
@@ -67,8 +69,8 @@ REFUSALS = {
 @click.option("--max-growth", metavar="X", type=float, help="Refuse prompts longer than X times the original. [4]")
 @click.option("--max-tokens", metavar="N", type=int, help="Tokens of a proposal, thinking included. [4096]")
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     run: Path | None,
