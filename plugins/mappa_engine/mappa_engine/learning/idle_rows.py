@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from mappa_core.engine import Advantages, Experience, Loss, LossRows, TrainSection, element_indices
-from mappa_core.records import Bool
-from mappa_engine.arrays import Int64
+from mappa_engine.arrays import Bool, Int64
 
 _REACH = 1.0
 """Nats by which log-probabilities are moved, up and down, where a loss is asked: beyond what it clips."""
