@@ -24,7 +24,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
-from measure import median_interval, print_result
+from measure import median_interval, print_result, timed
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
@@ -84,21 +84,15 @@ class Server(SamplerServer):
 
     def reload(self) -> float:
         """Seconds in which vLLM loads them."""
-        return self._step_loop.run(_timed, self._vllm.reload_weights, self.kept)
+        return self._step_loop.run(timed, self._vllm.reload_weights, self.kept)
 
     def check(self, *buckets: Bucket) -> float:
         """Seconds in which the checksums of buckets are computed."""
-        return _timed(lambda: [ReceivedBucket.of(bucket) for bucket in buckets])
+        return timed(lambda: [ReceivedBucket.of(bucket) for bucket in buckets])
 
     def copy(self) -> float:
         """Seconds in which the same bytes are copied to memory that is in use already."""
-        return self._step_loop.run(_timed, _copy, self.room)
-
-
-def _timed(work: Callable[..., object], *arguments: Any) -> float:
-    begun = time.perf_counter()
-    work(*arguments)
-    return time.perf_counter() - begun
+        return self._step_loop.run(timed, _copy, self.room)
 
 
 def _copy(room: list[tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -4,6 +4,8 @@ A command of a package is an entry point of the group `mappa.commands` that name
 """
 
 from mappa.cli.announce import announce_providers as announce_providers
+from mappa.cli.common_options import json_option as json_option
+from mappa.cli.common_options import quiet_option as quiet_option
 from mappa.cli.console import Console as Console
 from mappa.cli.console import Name as Name
 from mappa.cli.console import echo as echo

@@ -16,4 +16,3 @@ from mappa_core.tools.truncate import cut_middle as cut_middle
 from mappa_core.tools.truncate import cut_note as cut_note
 from mappa_core.tools.truncate import split_limit as split_limit
 from mappa_core.tools.workspace import FolderWorkspace as FolderWorkspace
-from mappa_core.tools.workspace import printable_path as printable_path

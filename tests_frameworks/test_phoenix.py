@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -10,13 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
+from provider import chat_completion, serving
 
 PAGE = (Path(__file__).parents[1] / "docs/how-to/tracers.md").read_text()
 START_S = 180
@@ -24,32 +22,8 @@ START_S = 180
 BIN = Path(sys.executable).parent
 
 
-class Provider(BaseHTTPRequestHandler):
-    """Speaks chat completions for the three agents of the page, whom it knows by their prompts."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        body = json.dumps(
-            {
-                "id": "c",
-                "object": "chat.completion",
-                "created": 0,
-                "model": asked["model"],
-                "choices": [{"index": 0, "message": answer(asked["messages"]), "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12},
-            }
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
 def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """What one of the three agents of the page says, whom its prompt tells."""
     prompt = messages[0]["content"]
     if "the planner" in prompt:
         return {"role": "assistant", "content": "Look up the price of a ticket, then multiply it by seven."}
@@ -63,13 +37,8 @@ def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.fixture
 def provider() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(lambda asked: chat_completion(asked, answer(asked["messages"]))) as place:
+        yield f"{place}/v1"
 
 
 def free_port() -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import anthropic
@@ -43,6 +41,7 @@ from langchain_core.messages import HumanMessage, ToolMessage, messages_to_dict
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from provider import serving
 from spans import instrumented
 
 from mappa.look.importing import LogMapping, import_logs
@@ -91,38 +90,21 @@ TOOL = {
 }
 
 
-class Messages(BaseHTTPRequestHandler):
+def answer_messages(asked: Any) -> dict[str, Any]:
     """Thinks and calls at first, and says the end when it is shown answers."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        is_first = len(asked["messages"]) == 1
-        reply = {
-            "id": "m", "type": "message", "role": "assistant", "model": asked["model"],
-            "content": FIRST if is_first else [{"type": "text", "text": END}],
-            "stop_reason": "tool_use" if is_first else "end_turn", "stop_sequence": None,
-            "usage": {"input_tokens": 5, "output_tokens": 7},
-        }  # fmt: skip
-        body = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+    is_first = len(asked["messages"]) == 1
+    return {
+        "id": "m", "type": "message", "role": "assistant", "model": asked["model"],
+        "content": FIRST if is_first else [{"type": "text", "text": END}],
+        "stop_reason": "tool_use" if is_first else "end_turn", "stop_sequence": None,
+        "usage": {"input_tokens": 5, "output_tokens": 7},
+    }  # fmt: skip
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Messages)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(answer_messages) as place:
+        yield place
 
 
 def ask_anthropic(url: str) -> list[dict[str, Any]]:

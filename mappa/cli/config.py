@@ -6,12 +6,13 @@ import json
 
 import click
 
+from mappa.cli.common_options import json_option
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 
 
 @click.command("config")
 @recipe_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(arguments: ConfigArguments, as_json: bool) -> None:
     """Show every setting of a run, its value and who set it."""
     composed = arguments.compose(load_registry())

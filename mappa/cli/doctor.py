@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from mappa.cli.common_options import json_option
 from mappa.cli.console import Console, break_line
 from mappa.cli.options import load_registry
 from mappa_core.config.schema import RunSection
@@ -31,7 +32,7 @@ CheckResults = Mapping[str, Mapping[str, CheckResult]]
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(as_json: bool) -> None:
     """Show what is installed and usable here; keys only by name."""
     results = run_checks(load_registry())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.yaml_io import format_scalar
 from mappa_core.errors import ConfigError
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Play N training tasks as training does, and say whether there is something to learn.",
 )
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     run: Path | None,
@@ -69,25 +70,8 @@ def command(
     from mappa.cli.progress import rollout_bar
     from mappa.cli.result_tables import show_evaluation
     from mappa.evaluation.standalone import evaluate_standalone
-    from mappa.session.trust import add_own_plugin
-    from mappa.store.folder import CONFIG
 
-    registry = load_registry()
-    loaded = None
-    if run is None:
-        if checkpoint is not None:
-            raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
-        composed = arguments.compose(registry)
-        if probed is not None:
-            composed = arguments.compose(registry, *probe_words(composed, probed))
-    else:
-        if arguments.chooses_config:
-            raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
-        registry = add_own_plugin(registry, run / CONFIG, trust=trust)
-        composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words, trust=trust)
-        if probed is not None:
-            words = (*probe_words(composed, probed), *arguments.words)
-            composed, loaded = _restore_checkpoint(registry, run, checkpoint, words, trust=trust)
+    registry, composed, loaded = _choose_config(arguments, run, checkpoint, probed, trust=trust)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)
@@ -117,6 +101,32 @@ def command(
         for k in sizes:
             console.print(clean_line(_samples_line(evaluated.evaluation, what, k)), highlight=False, markup=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _choose_config(
+    arguments: ConfigArguments, run: Path | None, checkpoint: int | None, probed: int | None, *, trust: bool
+) -> tuple[Registry, ComposedConfig, Checkpoint | None]:
+    """The config that is played, with the plugins that it needs: of a recipe or, with one of its checkpoints, of `run`;
+    with the settings of a probe where one is asked for."""
+    from mappa.session.trust import add_own_plugin
+    from mappa.store.folder import CONFIG
+
+    registry = load_registry()
+    if run is None:
+        if checkpoint is not None:
+            raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
+        composed = arguments.compose(registry)
+        if probed is not None:
+            composed = arguments.compose(registry, *probe_words(composed, probed))
+        return registry, composed, None
+    if arguments.chooses_config:
+        raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
+    registry = add_own_plugin(registry, run / CONFIG, trust=trust)
+    composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words, trust=trust)
+    if probed is not None:
+        words = (*probe_words(composed, probed), *arguments.words)
+        composed, loaded = _restore_checkpoint(registry, run, checkpoint, words, trust=trust)
+    return registry, composed, loaded
 
 
 def probe_words(composed: ComposedConfig, tasks: int) -> tuple[str, ...]:

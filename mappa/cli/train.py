@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.config.compose import ComposedConfig
 from mappa_core.errors import ConfigError
@@ -17,8 +18,8 @@ from mappa_core.plugins import Registry
 @click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Continue the run in this folder.")
 @trust_option
 @click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments, resume: Path | None, trust: bool, dry_run: bool, quiet: bool, as_json: bool
 ) -> None:

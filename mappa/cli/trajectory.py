@@ -10,7 +10,6 @@ from mappa.cli.console import Console, escape
 from mappa_core.codec import to_json
 from mappa_core.records import NOBODY, Label, Message, Step, ToolResult, Trajectory, Verdict
 from mappa_core.tools.parse_calls import unanswered_calls, unquoted_arguments
-from mappa_core.tools.workspace import printable_path
 
 QUALITIES = {1.0: "right", 0.0: "neither right nor wrong", -1.0: "wrong"}
 
@@ -68,7 +67,7 @@ def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[
         _block(console, _describe_result(result), (result.stdout + result.stderr) or "(printed nothing)")
         for change in result.files:
             size = "" if change.size is None else f", {change.size} bytes"
-            console.print(f"{change.kind} {escape(printable_path(change.path))}{size}", highlight=False)
+            console.print(f"{change.kind} {escape(change.path)}{size}", highlight=False)
     for breach in step.breaches:
         details = ": ".join(escape(text) for text in (breach.reason, breach.detail) if text)
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {details}", highlight=False)

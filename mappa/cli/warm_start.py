@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
 
@@ -38,8 +39,8 @@ FULL_RATE, LORA_RATE = 5e-5, 5e-4
     "--batch-size", type=click.IntRange(min=1), default=10, show_default=True, help="Examples per optimiser step."
 )
 @recipe_options
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     sources: tuple[Path, ...],

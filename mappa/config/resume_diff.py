@@ -49,7 +49,7 @@ def diff_settings(old: SettingsNode, new: SettingsNode) -> tuple[Change, ...]:
     for key in dict.fromkeys((*before, *after)):
         old_leaf, new_leaf = before.get(key), after.get(key)
         origin = "no longer set" if new_leaf is None else new_leaf.origin
-        changes.append(Change(key, _value(old_leaf), _value(new_leaf), origin))
+        changes.append(Change(key, leaf_value(old_leaf), leaf_value(new_leaf), origin))
     return tuple(change for change in changes if change.old != change.new)
 
 
@@ -64,6 +64,6 @@ def check_resume_changes(old: ComposedConfig, new: ComposedConfig) -> None:
         )
 
 
-def _value(leaf: SettingsNode | None) -> Any:
+def leaf_value(leaf: SettingsNode | None) -> Any:
     """Plain value of a leaf; None for an empty list or mapping."""
     return None if leaf is None or leaf.content in ((), {}) else leaf.plain

@@ -22,6 +22,8 @@ from mappa.config.compose import ComposedConfig
 from mappa.evaluation.statistics import paired_gain, share_interval
 from mappa.look.importing.offers import IMPORT_RECIPE
 from mappa.look.interventions import (
+    LOST,
+    SUCCESS,
     Blame,
     Intervention,
     InterventionPlayer,
@@ -43,9 +45,7 @@ from mappa_core.transport import Provider
 
 Arm = Literal["blamed", "random", "resampled"]
 ARMS: tuple[Arm, ...] = ("blamed", "random", "resampled")
-SUCCESS = 0.5
-"""A play whose metric lies above this succeeded."""
-NOBODY_BLAMED, LOST = "nobody is blamed", "lost while it was played on"
+NOBODY_BLAMED = "nobody is blamed"
 POLICIES = "policies"
 """The folder of a checkpoint that holds what the engine saved."""
 

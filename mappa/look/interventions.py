@@ -22,6 +22,11 @@ from mappa_core import MAX_SCORE, Completion, Split, Step, Task, Trajectory, Ver
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
 
+SUCCESS = 0.5
+"""A play whose metric lies above this succeeded."""
+LOST = "lost while it was played on"
+"""Why a play with an intervention says nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Intervention:

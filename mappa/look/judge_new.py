@@ -88,14 +88,7 @@ async def judge_new_plays(
     name = name_judgement(composed)
     with RunFolder.open(path) as folder, RunReader(path) as reader:
         progress = folder.store.note(JUDGED_NOTE + name, _Progress) or _Progress()
-        due = [
-            (int(number), str(trajectory))
-            for number, trajectory in reader.query(_UNJUDGED, progress.until, IMPORT_SPLIT)
-        ]
-        for number in (number for number in progress.left if number <= progress.until):
-            due += [
-                (number, str(one)) for (one,) in reader.query("SELECT id FROM trajectories WHERE number = ?", number)
-            ]
+        due = _find_due(reader, progress)
         cap = config.coach.spend_usd
         ledger = Ledger(None if cap is None else max(0.0, cap - spent_usd))
         verdicts: list[Verdict] = []
@@ -133,6 +126,14 @@ async def judge_new_plays(
             uncertain_usd=ledger.uncertain_usd,
             max_missing=config.coach.max_missing,
         )
+
+
+def _find_due(reader: RunReader, progress: _Progress) -> list[tuple[int, str]]:
+    """Number and id of the plays that came since, and of those that were left."""
+    due = [(int(number), str(one)) for number, one in reader.query(_UNJUDGED, progress.until, IMPORT_SPLIT)]
+    for number in (number for number in progress.left if number <= progress.until):
+        due += [(number, str(one)) for (one,) in reader.query("SELECT id FROM trajectories WHERE number = ?", number)]
+    return due
 
 
 def name_judgement(composed: ComposedConfig) -> str:

@@ -13,11 +13,11 @@ from mappa.config.compose import ComposedConfig
 from mappa.evaluation.heldout import Evaluation, build_evaluation
 from mappa.evaluation.standalone import evaluate_standalone
 from mappa.evaluation.statistics import mean_interval
-from mappa.look.blame_proof import SUCCESS
 from mappa.look.coach_eval.agreement import LabelledPlay, LabellerAgreement, measure_agreement
 from mappa.look.counted_verdicts import LOW_SCORE, select_counted
 from mappa.look.handoffs import Handoff, summarize_handoffs
 from mappa.look.importing.offers import IMPORT_RECIPE
+from mappa.look.interventions import SUCCESS
 from mappa.look.shortlist import MAX_SUSPECTS, rank_suspects
 from mappa.runs import RunReader, TrajectoryRow
 from mappa.runs.rows import EvaluationRow

@@ -12,12 +12,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from mappa.config.compose import PLUGIN, ComposedConfig, StoredConfig, compose_installed, read_stored
 from mappa.config.plugin_files import MAX_FILE_BYTES, add_plugin, file_of, load_recorded
+from mappa.config.resume_diff import leaf_value
 from mappa.config.yaml_io import COMMAND_LINE, format_scalar
 from mappa.store.folder import FILES
 from mappa.store.marks import is_trusted, remember_trust
@@ -64,7 +64,7 @@ class Difference:
     @property
     def counts(self) -> bool:
         """Whether it could run or reach something that is neither installed nor said by the user now."""
-        if _value(self.stored) == _value(self.installed) or _is_below(self.key, HARMLESS):
+        if leaf_value(self.stored) == leaf_value(self.installed) or _is_below(self.key, HARMLESS):
             return False
         if self.stored is None:
             # Left out, a setting has its default.
@@ -234,16 +234,11 @@ def _is_replaced(
     if difference.stored is not None or "options" not in key:
         return False
     use = (*key[: key.index("options")], "use")
-    return bool(_value(there.get(use)) != _value(here.get(use)))
-
-
-def _value(leaf: SettingsNode | None) -> Any:
-    """Plain value of a leaf; None for an empty list or mapping."""
-    return None if leaf is None or leaf.content in ((), {}) else leaf.plain
+    return bool(leaf_value(there.get(use)) != leaf_value(here.get(use)))
 
 
 def _is_number(leaf: SettingsNode | None) -> bool:
-    value = _value(leaf)
+    value = leaf_value(leaf)
     return all(
         part is None or isinstance(part, int | float) for part in (value if isinstance(value, list) else [value])
     )

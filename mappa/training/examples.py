@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mappa_core.codec import to_json
-from mappa_core.credit.ragged import lengths_to_offsets
+from mappa_core.credit.ragged import concatenate_rows, rows_to_offsets
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Experience
 from mappa_core.plugins import did_you_mean
@@ -276,7 +276,7 @@ def build_examples_experience(examples: Sequence[TokenizedExample], policy_of: M
     ids = tuple(f"example-{number:06d}" for number in range(len(examples)))
     count, numbers = len(examples), np.arange(len(examples), dtype=np.int32)
     zeros, unknown = np.zeros(count, np.int32), np.full(count, np.nan, np.float32)
-    tokens = _joined([item.reply for item in examples])
+    tokens = concatenate_rows([item.reply for item in examples], np.int32)
     logprobs = np.full(len(tokens), np.nan, np.float32)
     return Experience(
         agents=agents,
@@ -299,18 +299,10 @@ def build_examples_experience(examples: Sequence[TokenizedExample], policy_of: M
         reward=np.ones(count, np.float32),
         weight=np.ones(count, np.float32),
         tokens=tokens,
-        offsets=_offsets([item.reply for item in examples]),
+        offsets=rows_to_offsets([item.reply for item in examples]),
         version=np.zeros(len(tokens), np.int32),
         logprobs=logprobs,
-        prompt_tokens=_joined([item.prompt for item in examples]),
-        prompt_offsets=_offsets([item.prompt for item in examples]),
+        prompt_tokens=concatenate_rows([item.prompt for item in examples], np.int32),
+        prompt_offsets=rows_to_offsets([item.prompt for item in examples]),
         old_logprobs=logprobs,
     )
-
-
-def _joined(arrays: Sequence[Int32]) -> Int32:
-    return np.concatenate([np.empty(0, np.int32), *arrays], dtype=np.int32)
-
-
-def _offsets(arrays: Sequence[Int32]) -> Any:
-    return lengths_to_offsets(np.array([len(array) for array in arrays], dtype=np.int64))

@@ -10,18 +10,16 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mappa_core.config.schema import Overflow
 from mappa_core.credit.overflow import settle_overflow
-from mappa_core.credit.ragged import element_indices, lengths_to_offsets
+from mappa_core.credit.ragged import concatenate_rows, element_indices, lengths_to_offsets, rows_to_offsets
 from mappa_core.credit.rewards import SCORED_PHASES, compute_rewards, last_scores
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.protocols import Rewards, Shaper
 from mappa_core.records import Float32, Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 _PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "teacher_logprobs", "values"})
 
 
@@ -91,12 +89,12 @@ def build_experience(
         outcome=np.array([trajectory.outcome.get(metric, math.nan) for trajectory, _, _ in rows], dtype=np.float32),
         reward=np.array([math.nan if points is None else points for _, _, points in rows], dtype=np.float32),
         weight=np.array([points is not None for _, _, points in rows], dtype=np.float32),
-        tokens=_concatenate(tokens, np.int32),
-        offsets=_offsets(tokens),
-        version=_concatenate([arrays.versions for arrays in sampled], np.int32),
-        logprobs=_concatenate([arrays.logprobs for arrays in sampled], np.float32),
-        prompt_tokens=_concatenate(prompts, np.int32),
-        prompt_offsets=_offsets(prompts),
+        tokens=concatenate_rows(tokens, np.int32),
+        offsets=rows_to_offsets(tokens),
+        version=concatenate_rows([arrays.versions for arrays in sampled], np.int32),
+        logprobs=concatenate_rows([arrays.logprobs for arrays in sampled], np.float32),
+        prompt_tokens=concatenate_rows(prompts, np.int32),
+        prompt_offsets=rows_to_offsets(prompts),
         scores=_scores(rows),
         finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
         **_sampling_masks(steps, tokens),
@@ -230,8 +228,8 @@ def _sampling_masks(steps: Sequence[Step], tokens: Sequence[Int32]) -> dict[str,
     if not masks:
         return {}
     return {
-        "mask_tokens": _concatenate(masks, np.int32),
-        "mask_offsets": lengths_to_offsets(_concatenate(sizes, np.int32).astype(np.int64)),
+        "mask_tokens": concatenate_rows(masks, np.int32),
+        "mask_offsets": lengths_to_offsets(concatenate_rows(sizes, np.int32).astype(np.int64)),
     }
 
 
@@ -240,12 +238,3 @@ def _number_keys(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:
     numbers: dict[K, int] = {}
     index = [numbers.setdefault(key, len(numbers)) for key in keys]
     return tuple(numbers), np.array(index, dtype=np.int32)
-
-
-def _concatenate(arrays: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
-    # With an empty one in front, as numpy concatenates no empty list.
-    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
-
-
-def _offsets(arrays: Sequence[Int32]) -> Int64:
-    return lengths_to_offsets(np.array([len(array) for array in arrays], dtype=np.int64))

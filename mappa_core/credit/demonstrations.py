@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.config.schema import SupervisedSection
-from mappa_core.credit.ragged import lengths_to_offsets
+from mappa_core.credit.ragged import concatenate_rows, rows_to_offsets
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.records import Int32, Step, Trajectory, Verdict
 
@@ -106,6 +106,6 @@ def _to_ragged(by_row: Mapping[int, Sequence[Int32]]) -> Demonstrations:
     pairs = [(row, tokens) for row in sorted(by_row) for tokens in by_row[row]]
     return Demonstrations(
         row=np.array([row for row, _ in pairs], dtype=np.int32),
-        tokens=np.concatenate([np.empty(0, np.int32), *(tokens for _, tokens in pairs)], dtype=np.int32),
-        offsets=lengths_to_offsets(np.array([len(tokens) for _, tokens in pairs], dtype=np.int64)),
+        tokens=concatenate_rows([tokens for _, tokens in pairs], np.int32),
+        offsets=rows_to_offsets(tokens for _, tokens in pairs),
     )

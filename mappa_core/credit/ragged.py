@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence, Sized
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mappa_core.records import Float64, Int64
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def concatenate_rows(rows: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
+    """Concatenate rows, of which there may be none."""
+    # With an empty one in front, as numpy concatenates no empty list.
+    return np.concatenate([np.empty(0, dtype), *rows], dtype=dtype)
+
+
+def rows_to_offsets(rows: Iterable[Sized]) -> Int64:
+    """Return the start and end offsets of these rows once they are concatenated, (R+1,)."""
+    return lengths_to_offsets(np.array([len(row) for row in rows], dtype=np.int64))
 
 
 def lengths_to_offsets(lengths: Int64) -> Int64:

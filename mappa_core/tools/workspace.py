@@ -22,6 +22,7 @@ from typing import Literal
 
 from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step
+from mappa_core.redaction import clean_line
 from mappa_core.safe_files import UnsafeFileError, enter_folder, open_entry, split_name
 from mappa_core.safe_walk import ACCESS_ERRNOS, Entry, walk
 from mappa_core.tools import task_files as task_files
@@ -124,7 +125,7 @@ class FolderWorkspace:
                 reason = _reason_not_kept(entry)
                 known = None if reason is not None else self._read_file(entry, now)
                 if known is None:
-                    left.append(f"{printable_path(entry.path)} ({reason or 'cannot be read'})")
+                    left.append(f"{clean_line(entry.path)} ({reason or 'cannot be read'})")
                 else:
                     current[entry.path] = known
         changes = self._diff(current, linked)
@@ -245,12 +246,6 @@ def _reason_not_kept(entry: Entry) -> str | None:
         return "its name is not UTF-8"
     kind = stat.S_IFMT(entry.status.st_mode)
     return None if kind == stat.S_IFREG else _KINDS.get(kind, "no regular file")
-
-
-def printable_path(path: str) -> str:
-    """Format a path that a program made as one line of text, whatever bytes it contains."""
-    text = os.fsencode(path).decode(errors="backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _open_regular(entry: Entry) -> BufferedReader | None:

@@ -89,7 +89,7 @@ def test_links_and_special_files_are_not_followed(workspace, tmp_path):
     assert workspace.files == ("real",)
     assert [change.path for change in workspace.changes()] == ["real"]
     assert workspace.irregular_files() == (
-        "bad\\xff (its name is not UTF-8)",
+        "bad\\udcff (its name is not UTF-8)",
         "dangling (symbolic link)",
         "fifo (FIFO)",
         "folder (symbolic link)",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, echo
 from mappa.cli.options import file_option, load_registry, trust_option
 from mappa.look.cli.label_options import label_options
@@ -148,8 +149,8 @@ class _Evaluated:
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
 @file_option
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 @click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
 def eval_command(**options: Any) -> None:
     """Evaluate coaches on actions with known labels or outcomes.

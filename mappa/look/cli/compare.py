@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from mappa.cli.common_options import json_option, root_option
 from mappa.cli.console import Console, Name, echo
 from mappa.cli.formats import format_problem_count, format_share
 from mappa.cli.tables import columns_table
@@ -32,15 +33,8 @@ _MAX_NAME_CHARACTERS = {True: 24, False: 4}
 @click.option("--arm", "arms", metavar="NAME=RUN", multiple=True, help="A run of an arm; once for each of its runs.")
 @click.option("--against", metavar="ARM", help="Compare all arms with this one, instead of all pairs.")
 @click.option("--measure", metavar="NAME", help="A figure of the workflow in place of its metric.")
-@click.option(
-    "--root",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of runs that are given by name alone.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@root_option("Folder of runs that are given by name alone.")
+@json_option
 def command(
     runs: Sequence[str],
     by: Sequence[str],

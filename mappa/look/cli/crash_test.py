@@ -11,6 +11,7 @@ import msgspec
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
@@ -38,8 +39,8 @@ TEMPERATURE = 0.2
     show_default=True,
     help="Plays per kind of fault and agent.",
 )
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def crash_test_command(arguments: ConfigArguments, plays: int, samples: int, quiet: bool, as_json: bool) -> None:
     """Crash-test a coach: does it find faults that were planted?
 

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from mappa.cli.common_options import json_option
 from mappa.cli.console import Console, Name, echo
 from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
@@ -14,7 +15,7 @@ from mappa_core import ConfigError
 @click.command("docs")
 @click.argument("topic", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Print all pages as one text.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(topic: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Read the documentation: a page by its name, or pages on a TOPIC.
 

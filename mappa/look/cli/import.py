@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
+from mappa.cli.common_options import json_option, root_option
 from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry, trust_option
@@ -56,17 +57,10 @@ FORMATS = (
 )
 @label_options
 @click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
-@click.option(
-    "--root",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder that the run is made in.",
-)
+@root_option("Folder that the run is made in.")
 @click.option("--name", metavar="RUN", help="Name of the run folder; else derived from FILE.")
 @trust_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(
     files: Sequence[str],
     file_format: Format | None,

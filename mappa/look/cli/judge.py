@@ -13,6 +13,7 @@ import msgspec
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, echo, escape
 from mappa.cli.formats import format_or_dash, format_percent
 from mappa.cli.options import file_option, load_registry, trust_option
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Trajectories at most, the first ones.")
 @file_option
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(
     run: Path,

@@ -15,6 +15,7 @@ import msgspec
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers, announce_sandboxes
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count, format_percent
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
@@ -48,8 +49,8 @@ MAX_FILE_REASONS = 3
 @click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
 @click.option("--examples", metavar="N", type=click.IntRange(0), default=3, show_default=True, help="Actions to show.")
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     coach: str | None,

@@ -13,6 +13,7 @@ import click
 import msgspec
 from rich.table import Table
 
+from mappa.cli.common_options import json_option
 from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_count
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options
@@ -51,7 +52,7 @@ WORKLOAD_LABELS = {
 @click.option(
     "--from", "previous", metavar="RUN", type=click.Path(path_type=Path), help="Take what this run has measured."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(
     arguments: ConfigArguments,
     gpus: int | None,

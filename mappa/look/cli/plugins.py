@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import click
 
 from mappa.cli.command_group import blocked_plugins
+from mappa.cli.common_options import json_option
 from mappa.cli.console import echo
 from mappa.cli.find_commands import find_commands
 from mappa.cli.options import file_option, load_registry
@@ -17,7 +18,7 @@ from mappa_core.plugins import Plugin
 
 @click.group("plugins", invoke_without_command=True)
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 @file_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
@@ -49,7 +50,7 @@ def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
 
 @command.command("check")
 @click.argument("distribution")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def check(distribution: str, as_json: bool) -> None:
     """Hold an installed DISTRIBUTION to the contract of packages with plugins; exit code 2 where it is not met."""
     from mappa.look.plugin_check import check_package

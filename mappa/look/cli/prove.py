@@ -13,6 +13,7 @@ import msgspec
 from rich.table import Table
 
 from mappa.cli.announce import announce_providers
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, echo
 from mappa.cli.options import file_option, load_registry, trust_option
 from mappa.cli.progress import rollout_bar
@@ -40,8 +41,8 @@ MAX_LISTED = 8
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Write the tasks of plays that flipped.")
 @file_option
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(
     run: Path,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from mappa.cli.common_options import json_option, root_option
 from mappa.cli.console import Console, Name, echo, escape
 from mappa.cli.formats import format_percent, format_share
 from mappa.cli.tables import agents_table, columns_table
@@ -35,14 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--root",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of runs.",
-)
+@root_option("Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run and nothing else.")
 def list_runs(root: Path, as_json: bool) -> None:
     """List the runs in a folder, the oldest first; those that trained nothing in a table of their own."""
@@ -128,7 +122,7 @@ def _format_share(share: Interval | None, *, wide: bool) -> str:
 @click.option("--iteration", type=click.IntRange(0), help="Only trajectories of this iteration.")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Trajectories to show.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Trajectories to skip first.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int, as_json: bool) -> None:
     """Show a run: its agents in the last iteration, and its trajectories, the newest first."""
     console = Console()
@@ -166,7 +160,7 @@ def _describe_part(shown: int, offset: int, total: int) -> str:
 @command.command("trace")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("trajectory")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:
     """Print one trajectory: what each agent saw and wrote, what its tools answered, verdicts, and labels of people."""
     with RunReader(folder) as reader:

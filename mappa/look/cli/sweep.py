@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mappa.cli.command_group import blocked_plugins
+from mappa.cli.common_options import json_option, quiet_option
 from mappa.cli.console import Console, echo
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
 from mappa.look.cli.sweep_progress import SweepDisplay, open_display, watch_runs
@@ -47,8 +48,8 @@ EXIT_FAILED = 2
 @click.option(
     "--gpus", metavar="N", type=click.FloatRange(0), default=0.0, show_default=True, help="GPUs of a run on Ray."
 )
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     vary: Sequence[str],

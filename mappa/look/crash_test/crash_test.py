@@ -14,6 +14,8 @@ from mappa.config.compose import ComposedConfig
 from mappa.look.crash_test.faults import Fault, PlantSite, load_faults, plant_fault
 from mappa.look.crash_test.figures import CrashFigures, FoundRate, PlantedPlay, compute_found_rate
 from mappa.look.interventions import (
+    LOST,
+    SUCCESS,
     Blame,
     Intervention,
     InterventionPlayer,
@@ -29,14 +31,12 @@ from mappa_core import RunError, Step, Trajectory, Workflow
 from mappa_core.plugins import Registry
 from mappa_core.transport import Provider
 
-SUCCESS = 0.5
-"""A play whose metric lies above this succeeded."""
 FAILED_CALL, BREACH, CUT_OFF = "a call failed", "a hand-off contract was broken", "a reply was cut off"
 OTHER_ANSWER = "an action gave another answer than the team"
 REMARKED = "the workflow's inspection of its files found something"
 WORTHLESS = "a figure of its outcome is 0"
 UNSTEADY = "it fails where a later action is sampled anew"
-NO_PLACE, LOST = "no place for the fault", "lost while it was played on"
+NO_PLACE = "no place for the fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

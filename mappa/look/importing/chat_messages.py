@@ -37,6 +37,8 @@ from mappa.look.importing.message_forms import (
     group_items,
     is_item,
     merge_messages,
+    optional_text,
+    pair_answers,
     read_message,
     unwrap,
 )
@@ -136,7 +138,7 @@ def read_conversation(
         raw = [{"role": "assistant", mapping.text: one} for one in raw]
     groups = group_items([unwrap(one) if isinstance(one, Mapping) else one for one in raw])
     said = [_read_messages(number, group, mapping) for number, group in groups]
-    answers = _tool_answers(said)
+    answers = pair_answers([one.message.content for one in said])
     shown = list(before)
     acts = []
     for place, one in enumerate(said):
@@ -268,12 +270,12 @@ def _read_role(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> Messa
 def _read_name(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> tuple[str | None, str]:
     """Read who speaks, and the remark on it. An empty name is none."""
     if mapping.agent_from is None:
-        return _name_or_none(_optional_text(raw, "name", place)), ""
+        return _name_or_none(optional_text(raw, "name", place)), ""
     named = lookup(raw, mapping.agent_from)
     if named is not None and not isinstance(named, str):
         raise LogFormatError(f"{place}.{mapping.agent_from}: not a name: {named!r}")
     if mapping.agent_from == "role" and named in get_args(MessageRole):
-        return _name_or_none(_optional_text(raw, "name", place)), ""
+        return _name_or_none(optional_text(raw, "name", place)), ""
     parts = _REMARK.fullmatch(named or "")
     return (_name_or_none(parts["agent"]), parts["remark"]) if parts else (_name_or_none(named), "")
 
@@ -296,35 +298,6 @@ def _find_agent(message: NormalMessage, mapping: LogMapping) -> tuple[str | None
     return (None, f"messages of {name}, a person") if name.casefold() in mapping.persons else (name, "")
 
 
-def _optional_text(raw: Mapping[str, Any], key: str, place: str) -> str | None:
-    value = raw.get(key)
-    if value is not None and not isinstance(value, str):
-        raise LogFormatError(f"{place}.{key}: not text: {value!r}")
-    return value
-
-
-def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[int, Answer]]:
-    """The answers of tools by the place of the message that called them and the place of the call in it. An id may be
-    used again: an answer belongs to the nearest message that has a call with its id, and the first answer to a call
-    counts. Answers without an id belong to the calls without one of the last message with calls: to the first of the
-    tool that they name, else in order."""
-    answers: dict[int, dict[int, Answer]] = {}
-    waiting: dict[str | None, list[tuple[int, int]]] = {}
-    for number, one in enumerate(said):
-        if calls := one.message.content.calls:
-            waiting[None] = []
-            waiting.update((call.id, []) for call in calls)
-            for place, call in enumerate(calls):
-                waiting[call.id].append((number, place))
-        for answer in one.message.content.answers:
-            if called := waiting.get(answer.call):
-                named = (at for at in called if said[at[0]].message.content.calls[at[1]].name == answer.tool)
-                caller, place = at = next(named, called[0])
-                called.remove(at)
-                answers.setdefault(caller, {})[place] = answer
-    return answers
-
-
 def _read_action(
     one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[int, Answer]
 ) -> LoggedAction:
@@ -340,7 +313,7 @@ def _read_action(
     text = "\n".join(answer.text for answer in content.answers) if one.message.role == "tool" else content.text
     return LoggedAction(
         agent=agent,
-        model=_optional_text(raw, "model", one.place),
+        model=optional_text(raw, "model", one.place),
         messages=before,
         reply=Message(role="assistant", content=text, tool_calls=content.calls, reasoning=content.thinking or None),
         finish=read_finish(_ending(raw), content.calls),

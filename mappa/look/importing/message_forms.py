@@ -295,7 +295,7 @@ def _read_answers(raw: Mapping[str, Any], place: str, text: str) -> Content:
         body = "\n".join(filter(None, (body, told)))
     failed = failed or raw.get("status") == "error" or raw.get("is_error") is True or error not in (None, "", False)
     tool = next((raw[key] for key in ("name", "tool_name", "function") if isinstance(raw.get(key), str)), None)
-    answer = Answer(text=body, call=_text_or_none(raw, "tool_call_id", place), tool=tool, failed=failed)
+    answer = Answer(text=body, call=optional_text(raw, "tool_call_id", place), tool=tool, failed=failed)
     return Content(answers=(answer,), notes=notes)
 
 
@@ -314,7 +314,8 @@ def _read_response(raw: Any) -> Content:
     return Content(answers=(answer,), notes=notes)
 
 
-def _text_or_none(raw: Mapping[str, Any], key: str, place: str) -> str | None:
+def optional_text(raw: Mapping[str, Any], key: str, place: str) -> str | None:
+    """The text of a key that may lack. Raises LogFormatError where it is no text."""
     value = raw.get(key)
     if value is not None and not isinstance(value, str):
         raise LogFormatError(f"{place}.{key}: not text: {value!r}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from mappa.commands import Console, echo, load_registry
+from mappa.commands import Console, echo, json_option, load_registry
 from mappa.judging import LabelledRun, check_writable, make_table, read_labelled_runs
 from mappa.statistics import Interval
 from mappa_coach_evidence.evidence import weigh
@@ -41,7 +41,7 @@ def fit_group() -> None:
 )  # fmt: skip
 @click.option("--labeller", metavar="NAME", help="Use the labels of this person; by default of any.")
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The weights.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def command(runs: Sequence[Path], labeller: str | None, out: Path, as_json: bool) -> None:
     """Fit the weights of the coach `evidence` to labels.
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa.commands import ConfigArguments, did_you_mean, echo, load_registry
+from mappa.commands import ConfigArguments, did_you_mean, echo, json_option, load_registry
 from mappa_core import ConfigError, InputError, Registry, ToolError
+from mappa_core.redaction import clean_line
 from mappa_core.sandbox import ToolSection
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def command() -> None:
     help="YAML file applied over the recipe; may be repeated.",
 )
 @click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def run_file(
     file: Path,
     arguments: Sequence[str],
@@ -105,8 +106,6 @@ async def _run(
 
 def _show(sandbox: Sandbox, result: ToolResult) -> None:
     """Print the program's output to the streams it was written to, and its result to standard error."""
-    from mappa_core.sandbox import printable_path
-
     echo(result.stdout, nl=False)
     echo(result.stderr, nl=False, err=True)
     ending = result.status if result.exit_code is None else f"{result.status}, exit code {result.exit_code}"
@@ -114,6 +113,6 @@ def _show(sandbox: Sandbox, result: ToolResult) -> None:
     click.secho(f"{ending}, {result.seconds:.2f} s in {sandbox.name}{detail}", err=True, bold=True)
     for change in result.files:
         size = "" if change.size is None else f" ({change.size} bytes)"
-        echo(f"{change.kind} {printable_path(change.path)}{size}", err=True)
+        echo(f"{change.kind} {clean_line(change.path)}{size}", err=True)
     for warning in sandbox.warnings:
         click.secho(warning, err=True, fg="yellow")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mappa.commands import Console, did_you_mean, echo, load_registry
+from mappa.commands import Console, did_you_mean, echo, json_option, load_registry, quiet_option
 from mappa_core import ConfigError, Registry, Use, Verdict
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class CalibrationRequest:
     help="Timeout of a verdict in seconds.",
 )
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The calibration.")
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 @click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
 def command(**options: Any) -> None:
     """Make one calibrated jury of several coaches.

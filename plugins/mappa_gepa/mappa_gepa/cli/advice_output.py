@@ -10,7 +10,7 @@ from rich.table import Table
 
 from mappa.commands import Console, Name, columns_table
 from mappa_gepa.advise.fixes import TRAINED, FixKind
-from mappa_gepa.cli.improve import to_builtins
+from mappa_gepa.cli.improve import format_bounds, to_builtins
 from mappa_gepa.stored_search import agent_word
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _evidence_lines(advice: Advice) -> Iterator[str]:
     seen = advice.evidence
     left_out = f"; {seen.unjudged:,} without verdict or result left out" if seen.unjudged else ""
     yield (
-        f"team      {seen.metric} {seen.success.mean:.1%}{_bounds(seen.success, '.1%')} in {seen.rollouts:,} "
+        f"team      {seen.metric} {seen.success.mean:.1%}{format_bounds(seen.success, '.1%')} in {seen.rollouts:,} "
         f"{seen.split} rollouts of {seen.tasks:,} tasks{left_out}"
     )
 
@@ -184,7 +184,3 @@ def _points(value: Interval, spec: str = "+.1f") -> str:
     if value.low is None or value.high is None:
         return f"{100 * value.mean:{spec}}"
     return f"{100 * value.mean:{spec}} [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"
-
-
-def _bounds(value: Interval, spec: str) -> str:
-    return "" if value.low is None or value.high is None else f" [{value.low:{spec}}, {value.high:{spec}}]"

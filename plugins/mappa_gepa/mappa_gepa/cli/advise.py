@@ -9,7 +9,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from mappa.commands import Console, announce_providers, echo, file_option, load_registry, rollout_bar, trust_option
+from mappa.commands import (
+    Console,
+    announce_providers,
+    echo,
+    file_option,
+    json_option,
+    load_registry,
+    quiet_option,
+    rollout_bar,
+    trust_option,
+)
 from mappa.runs import RunReader
 from mappa.sessions import ComposedConfig, add_own_plugin, restore_trusted
 from mappa_core import ConfigError
@@ -41,8 +51,8 @@ NOTHING_TO_TRY = (
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
 @file_option
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(
     run: Path,

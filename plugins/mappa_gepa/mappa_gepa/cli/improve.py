@@ -18,7 +18,9 @@ from mappa.commands import (
     Console,
     announce_providers,
     echo,
+    json_option,
     load_registry,
+    quiet_option,
     recipe_options,
     rollout_bar,
     trust_option,
@@ -31,6 +33,7 @@ from mappa_gepa.options import PERFECT, ImproveOptions
 from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, check_playable, checkpoint_prompts
 
 if TYPE_CHECKING:
+    from mappa.statistics import Interval
     from mappa_gepa.improve import Improvement
 
 PROPOSER = "proposer."
@@ -67,8 +70,8 @@ REFUSALS = {
 @click.option("--max-growth", metavar="X", type=float, help="Refuse prompts longer than X times the original. [4]")
 @click.option("--max-tokens", metavar="N", type=int, help="Tokens of a proposal, thinking included. [4096]")
 @trust_option
-@click.option("--quiet", is_flag=True, help="Print only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@quiet_option
+@json_option
 def command(
     arguments: ConfigArguments,
     run: Path | None,
@@ -192,12 +195,13 @@ def _gain_lines(found: Improvement) -> Iterator[str]:
     for label, evaluation in (("before", found.before), ("after", found.after)):
         interval = evaluation.interval
         assert interval is not None  # every task of the report has a result
-        yield f"{label:<9} {evaluation.metric} {interval.mean:.1%}{_bounds(interval, '.1%')}"
+        yield f"{label:<9} {evaluation.metric} {interval.mean:.1%}{format_bounds(interval, '.1%')}"
     gain = found.gain
     low, high = gain.low, gain.high
     says = "better" if low is not None and low > 0 else "worse" if high is not None and high < 0 else "cannot be told"
     tasks = len(found.after.problems)
-    yield f"gain      {100 * gain.mean:+.1f} points{_bounds(gain, '+.1%')} on {tasks} tasks that chose nothing: {says}"
+    bounds = format_bounds(gain, "+.1%")
+    yield f"gain      {100 * gain.mean:+.1f} points{bounds} on {tasks} tasks that chose nothing: {says}"
     before, after = found.chosen_on
     yield f"chosen    {before:.1%} -> {after:.1%} on the tasks that chose, which the choice makes too good"
 
@@ -210,7 +214,8 @@ def _why_no_gain(found: Improvement) -> str:
     return "nothing was proposed, as no verdict takes points from an agent"
 
 
-def _bounds(interval: Any, spec: str) -> str:
+def format_bounds(interval: Interval, spec: str) -> str:
+    """The ends of an interval behind its mean; nothing where they are unknown."""
     return "" if interval.low is None or interval.high is None else f" [{interval.low:{spec}}, {interval.high:{spec}}]"
 
 
