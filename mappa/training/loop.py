@@ -98,6 +98,7 @@ class TrainingLoop:
         return CounterfactualCollector(
             session.team_for("train"),
             config.credit.counterfactual,
+            settle=session.experience_builder.settle,
             default_actions=session.default_actions,
             store=self._store,
             recorder=self._tracking.recorder(self._store),
@@ -220,7 +221,7 @@ class TrainingLoop:
         with clock.phase("publish"):
             receipts = await session.engine.publish()
         self._store.record_event("published", iteration=iteration + 1, receipts=receipts)
-        measures = session.workflow.metric, session.workflow.figures
+        measures = session.workflow.metric, session.workflow.figures, config.credit.overflow
         return IterationReport(
             iteration=iteration + 1,
             outcomes=figures.measure_outcomes(played, *measures),
