@@ -173,10 +173,11 @@ async def _label_run(
 ) -> list[tuple[LabelledAction | None, str | None]]:
     """Label every action of the named trajectories of one run, or say why it has no label."""
     found: list[tuple[LabelledAction | None, str | None]] = []
+    is_unsolved = _counts_overflows(reader)
     async with open_shown_scenes(registry, folder, reader, truth=None, trust=trust) as scenes:
         for name in names:
             trajectory = reader.trajectory(name)
-            if _counts_overflows(reader):
+            if is_unsolved:
                 trajectory = settle_overflow(trajectory, scenes.metric)
             task = scenes.find_task(trajectory.task, reader.row(name).split)
             for scene in scenes.live(replace(trajectory, task=task)):
