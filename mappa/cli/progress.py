@@ -279,7 +279,13 @@ def iteration_headline(report: IterationReport) -> str:
         words.append(f"{report.replaced} of {report.rollouts} rollouts replaced")
     if report.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
-        words.append(f"{report.failed} rollouts failed ({kinds})")
+        counted = f", {report.outcomes.unsolved} of them count as unsolved" if report.outcomes.unsolved else ""
+        words.append(f"{report.failed} rollouts failed ({kinds}){counted}")
+    if report.counterfactuals is not None and report.counterfactuals.overflowed:
+        words.append(
+            f"{report.counterfactuals.overflowed} of {report.counterfactuals.rollouts} counterfactual rollouts "
+            "outgrew the window"
+        )
     words += describe_tool_faults(report.lost, report.tool_retries)
     if report.corrections:
         words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")

@@ -113,6 +113,7 @@ class Probe:
 
 def probe_session(session: Session, evaluation: Evaluation, trajectories: Sequence[Trajectory]) -> Probe:
     """Measure what can be learned from the `trajectories` of an evaluation, by the rewards of training."""
+    trajectories = session.experience_builder.settle(trajectories)
     experience = session.experience_builder.build(trajectories)
     return measure_probe(evaluation, trajectories, experience, tuple(session.workflow.agents))
 
@@ -120,10 +121,15 @@ def probe_session(session: Session, evaluation: Evaluation, trajectories: Sequen
 def measure_probe(
     evaluation: Evaluation, trajectories: Sequence[Trajectory], experience: Experience, agents: Sequence[str]
 ) -> Probe:
-    """Measure what can be learned from the `trajectories` of an evaluation. `experience` has their rewards."""
+    """Measure what can be learned from the `trajectories` of an evaluation, settled as training settles them.
+    `experience` has their rewards."""
     samples = evaluation.values.shape[1]
-    known = [row[np.isfinite(row)] for row in evaluation.values]
-    siblings: list[Float64] = [row for row in known if len(row) > 1]
+    # The evaluation counts whatever the team did not finish as unsolved; training compares what it knows to have ended.
+    outcomes: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        if trajectory.error is None:
+            outcomes.setdefault(trajectory.task.id, []).append(trajectory.outcome[evaluation.metric])
+    siblings: list[Float64] = [np.array(values) for values in outcomes.values() if len(values) > 1]
     team = Learnability(
         pass_at_1=evaluation.interval,
         pass_at_k=evaluation.pass_interval(samples),

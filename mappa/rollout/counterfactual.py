@@ -8,7 +8,7 @@ action, the credit stays unbiased. No coach judges these rollouts, and no policy
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from mappa.store.queries import COUNTERFACTUAL
 from mappa.store.writer import Store
 from mappa_core.config.schema import CounterfactualSection
 from mappa_core.credit.counterfactual import NOT_PLAYED, counterfactual_credit
+from mappa_core.errors import PromptTooLong
 from mappa_core.records import Completion, Counterfactual, Step, Trajectory
 
 NOT_DRAWN = "not_drawn"
@@ -45,18 +46,27 @@ class CounterfactualResult:
     @property
     def figures(self) -> CounterfactualFigures:
         lost = sum(is_tool_failure(rollout.error) for rollout in self.rollouts)
-        return CounterfactualFigures(rollouts=len(self.rollouts), lost=lost, settled=self.settled, missing=self.missing)
+        errors = [rollout.error for rollout in self.rollouts if rollout.error is not None]
+        return CounterfactualFigures(
+            rollouts=len(self.rollouts),
+            lost=lost,
+            overflowed=sum(error.kind == PromptTooLong.__name__ for error in errors),
+            settled=self.settled,
+            missing=self.missing,
+        )
 
 
 class CounterfactualCollector:
     """Collects the counterfactual rollouts of iterations with the team as in training. Rollouts that `store` and
-    `archive` of the run hold are not collected again."""
+    `archive` of the run hold are not collected again. `settle` returns trajectories as they are learned from
+    (`ExperienceBuilder.settle`)."""
 
     def __init__(
         self,
         team: Team,
         section: CounterfactualSection,
         *,
+        settle: Callable[[Sequence[Trajectory]], Sequence[Trajectory]],
         default_actions: Mapping[str, str],
         store: Store,
         recorder: Recorder,
@@ -66,6 +76,7 @@ class CounterfactualCollector:
     ) -> None:
         self._section = section
         self._agents = frozenset(section.agents or team.workflow.agents)
+        self._settle = settle
         self._default_actions = default_actions
         self._store = store
         # Without coaches: only outcomes are compared. A workflow that feeds verdicts back would act otherwise than in
@@ -82,7 +93,9 @@ class CounterfactualCollector:
         selected = self._select_share(trajectories)
         # A trajectory without an outcome has nothing to be compared with.
         replaced = [
-            trajectory for trajectory in trajectories if trajectory.id in selected and self._is_graded(trajectory)
+            trajectory
+            for trajectory in self._settle(trajectories)
+            if trajectory.id in selected and self._is_graded(trajectory)
         ]
         resumed = resume_iteration(self._store, COUNTERFACTUAL, iteration, is_consumed=iteration + 1 in self._learned)
         siblings = _group_siblings(trajectories)
@@ -107,7 +120,7 @@ class CounterfactualCollector:
         attached = tuple(
             replace(trajectory, counterfactuals=tuple(by_origin[trajectory.id])) for trajectory in trajectories
         )
-        settled, missing = self._count_settled(attached, selected)
+        settled, missing = self._count_settled(self._settle(attached), selected)
         return CounterfactualResult(trajectories=attached, rollouts=rollouts, settled=settled, missing=missing)
 
     def _is_graded(self, trajectory: Trajectory) -> bool:

@@ -21,6 +21,7 @@ from mappa.session.credit import (
     resolve_default_actions,
 )
 from mappa.session.eval_split import HeldOutTasks, split_held_out
+from mappa.session.expected_actions import ActionTokens, add_expected_actions, expect_actions_on
 from mappa.session.policies import (
     assign_policies,
     build_api_policies,
@@ -197,7 +198,9 @@ class _SessionBuilder:
         # What takes long comes last, tools and then the engine: a wrong setting is found before a model is loaded.
         toolset = await open_tools(config, registry, self._stack)
         teachers = find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
-        team, engine, specs = await self._team(workflow, source, run_coaches, toolset, learning, teachers)
+        tasks = self._learned_tasks(source) if learning else {}
+        expected = expect_actions_on(tasks.get("train", ()), config, workflow)
+        team, engine, specs = await self._team(workflow, source, run_coaches, toolset, learning, teachers, expected)
         return Session(
             composed=self._composed,
             workflow=workflow,
@@ -213,7 +216,14 @@ class _SessionBuilder:
             prompt_optimizer=optimizer,
             loss=loss,
             trackers=trackers,
+            _tasks=tasks,
         )
+
+    def _learned_tasks(self, source: TaskSource) -> dict[Split, tuple[Task, ...]]:
+        try:
+            return {"train": load_tasks(source, self._config, "train")}
+        except TaskError as error:
+            raise TaskError(self._composed.tell_origins(str(error))) from error
 
     async def _team(
         self,
@@ -223,6 +233,7 @@ class _SessionBuilder:
         toolset: Toolset,
         learning: bool,
         teachers: Sequence[str],
+        expected: ActionTokens,
     ) -> tuple[Team, Engine, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = assign_policies(config, agents)
@@ -231,7 +242,8 @@ class _SessionBuilder:
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
         names = (*policies_with_weights(config, agents), *teachers)
         specs = find_starts(build_policy_specs(config, names), config, loaded=self._loaded, learning=learning)
-        engine = await self._engine(specs, learning, teachers)
+        planned = add_expected_actions(specs, config, agents, expected)
+        engine = await self._engine(planned, learning, teachers)
         team = Team(
             workflow=workflow,
             grader=source if isinstance(source, AnswerGrader) else None,

@@ -11,6 +11,7 @@ from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import PolicySpec, TaskSource, Workflow
+from mappa_core.records import Task
 
 CHARACTERS_PER_TOKEN = 4
 """Of English prose, with the tokenizers of current models."""
@@ -20,14 +21,19 @@ ActionTokens = Mapping[str, tuple[tuple[int, int], ...]]
 
 
 def expect_actions(config: RunConfig, registry: Registry, workflow: Workflow) -> ActionTokens:
-    """Estimate the actions of each agent: as many and as long as they may be, each after the agent's own instructions,
-    the longest task, and what the agents before it in the workflow's order may write. Nothing where the tasks cannot be
-    read, or the workflow does not bound its turns."""
+    """Estimate the actions of each agent as `expect_actions_on` does; nothing where the tasks cannot be read."""
     try:
         source: TaskSource = registry.build("tasks", config.tasks.use, config.tasks.options)
         tasks = source.load("train")
     except InputError:
         return {}
+    return expect_actions_on(tasks, config, workflow)
+
+
+def expect_actions_on(tasks: Sequence[Task], config: RunConfig, workflow: Workflow) -> ActionTokens:
+    """Estimate the actions of each agent: as many and as long as they may be, each after the agent's own instructions,
+    the longest of the tasks, and what the agents before it in the workflow's order may write. Nothing without tasks,
+    or where the workflow does not bound its turns."""
     turns = workflow.max_turns
     if not tasks or not workflow.agents.keys() <= turns.keys():
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from mappa.store.agent_columns import AgentSummary
-from mappa_core.errors import ToolError
+from mappa_core.errors import PromptTooLong, ToolError
 from mappa_core.protocols import DriftReport
 from mappa_core.records import Usage
 
@@ -58,10 +58,12 @@ class CoachFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFigures:
-    """Means over finished rollouts, None if there is none: the workflow's metric, and its further figures by name."""
+    """Means over finished rollouts, None if there is none: the workflow's metric, and its further figures by name.
+    `unsolved` of the rollouts outgrew the window and count 0 among them (`credit.overflow`)."""
 
     accuracy: float | None = None
     figures: Mapping[str, float | None] = field(default_factory=dict)
+    unsolved: int = 0
 
     def metrics(self) -> dict[str, float | None]:
         return {"accuracy": self.accuracy, **_prefixed("figure", self.figures)}
@@ -77,16 +79,23 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterfactualFigures:
-    """Counterfactual rollouts, those of them that tools lost, actions with a credit, and actions without by reason."""
+    """Counterfactual rollouts, those of them that tools lost or that outgrew the window, actions with a credit, and
+    actions without by reason."""
 
     rollouts: int
     lost: int
+    overflowed: int
     settled: int
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float | None]:
-        counts = {"rollouts": self.rollouts, "lost": self.lost, "settled": self.settled}
-        return {**counts, **_prefixed("missing", self.missing)}
+        return {
+            "rollouts": self.rollouts,
+            "lost": self.lost,
+            "overflowed": self.overflowed,
+            "settled": self.settled,
+            **_prefixed("missing", self.missing),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +158,11 @@ class IterationReport:
         return sum(count for kind, count in self.failed_rollouts.items() if kind == ToolError.__name__)
 
     @property
+    def overflowed(self) -> int:
+        """Number of rollouts that ended in a prompt beyond the window."""
+        return sum(count for kind, count in self.failed_rollouts.items() if kind == PromptTooLong.__name__)
+
+    @property
     def total_seconds(self) -> float:
         """Wall seconds of all phases."""
         return sum(self.seconds.values())
@@ -165,6 +179,7 @@ class IterationReport:
             **self.outcomes.metrics(),
             "rollouts": self.rollouts,
             "rollouts/failed": self.failed,
+            "rollouts/overflowed": self.overflowed,
             "rollouts/replaced": self.replaced,
             "rollouts/late": self.late,
             "rollouts/joined": self.joined,

@@ -12,29 +12,48 @@ import numpy as np
 
 from mappa.store.iteration_report import CoachFigures, OutcomeFigures, Staleness, VerdictCount
 from mappa.store.summary import PARSED, among_parsed
+from mappa_core.config.schema import Overflow
+from mappa_core.credit.overflow import is_overflow
 from mappa_core.experience import Experience
 from mappa_core.records import Trajectory, Verdict
 
 T = TypeVar("T")
 
 
-def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
-    """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
-    outcomes = [trajectory.outcome for trajectory in trajectories if trajectory.error is None]
+def measure_outcomes(
+    trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str], overflow: Overflow
+) -> OutcomeFigures:
+    """Means of what the workflow recorded of `trajectories`: its metric and further figures. What outgrew the window
+    counts 0 in both where `overflow` is `unsolved`, as in an evaluation."""
+    finished = [trajectory for trajectory in trajectories if trajectory.error is None]
     # Every finished trajectory has the metric, or it would have failed; further figures may not apply to its task.
+    undefined = {
+        (trajectory.task.id, name) for trajectory in finished for name in figures if name not in trajectory.outcome
+    }
+    outcomes = []
+    for trajectory in trajectories:
+        if trajectory.error is None:
+            outcomes.append(trajectory.outcome)
+        elif overflow == "unsolved" and is_overflow(trajectory.error):
+            zeros = {name: 0.0 for name in figures if (trajectory.task.id, name) not in undefined}
+            outcomes.append({metric: 0.0, **zeros, **trajectory.outcome})
     means = {name: _mean([outcome[name] for outcome in outcomes if name in outcome]) for name in figures}
     if PARSED in figures:
         parsed = (outcome for outcome in outcomes if PARSED in outcome and outcome[PARSED] > 0.5)
         means[among_parsed(metric)] = _mean([outcome[metric] for outcome in parsed])
-    return OutcomeFigures(accuracy=_mean([outcome[metric] for outcome in outcomes]), figures=means)
+    return OutcomeFigures(
+        accuracy=_mean([outcome[metric] for outcome in outcomes]),
+        figures=means,
+        unsolved=len(outcomes) - len(finished),
+    )
 
 
 def measure_strata(
-    trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
+    trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str], overflow: Overflow
 ) -> dict[str, OutcomeFigures]:
     """Outcome figures within each stratum of tasks."""
     parts = _group(trajectories, lambda trajectory: trajectory.task.stratum)
-    return {stratum: measure_outcomes(part, metric, figures) for stratum, part in parts.items()}
+    return {stratum: measure_outcomes(part, metric, figures, overflow) for stratum, part in parts.items()}
 
 
 def count_tool_retries(trajectories: Sequence[Trajectory]) -> int:

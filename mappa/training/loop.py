@@ -98,6 +98,7 @@ class TrainingLoop:
         return CounterfactualCollector(
             session.team_for("train"),
             config.credit.counterfactual,
+            settle=session.experience_builder.settle,
             default_actions=session.default_actions,
             store=self._store,
             recorder=self._tracking.recorder(self._store),
@@ -117,9 +118,7 @@ class TrainingLoop:
         if report.warnings:
             self._store.record_event("health", iteration=done, warnings=report.warnings)
         self._record_processes()
-        peak = peak_memory(self._processes)
-        if peak is not None:
-            self._store.record_event(MEMORY_EVENT, iteration=done, peak=peak)
+        self._record_memory(done)
         async with self._checkpoint_on_stop(done):
             self._handle_drift(report.drift, done)
             self._skipped_steps.guard(done, report.policies)
@@ -168,6 +167,11 @@ class TrainingLoop:
                 self._store.record_event(PROCESS_LOST_EVENT, error=reason)
             self._processes = processes
             self._store.record_event("processes", processes=processes)
+
+    def _record_memory(self, done: int) -> None:
+        peak = peak_memory(self._processes)
+        if peak is not None:
+            self._store.record_event(MEMORY_EVENT, iteration=done, peak=peak)
 
     async def _restore(self) -> int:
         """Load the last checkpoint, if there is one; return the number of finished iterations."""
@@ -220,7 +224,7 @@ class TrainingLoop:
         with clock.phase("publish"):
             receipts = await session.engine.publish()
         self._store.record_event("published", iteration=iteration + 1, receipts=receipts)
-        measures = session.workflow.metric, session.workflow.figures
+        measures = session.workflow.metric, session.workflow.figures, config.credit.overflow
         return IterationReport(
             iteration=iteration + 1,
             outcomes=figures.measure_outcomes(played, *measures),

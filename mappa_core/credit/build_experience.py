@@ -36,10 +36,15 @@ class ExperienceBuilder:
     metric: str
     overflow: Overflow = "unsolved"
 
+    def settle(self, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Return the trajectories as they are learned from, with what `overflow` says of prompts beyond the window."""
+        if self.overflow == "unknown":
+            return trajectories
+        return [settle_overflow(trajectory, self.metric) for trajectory in trajectories]
+
     def build(self, trajectories: Sequence[Trajectory]) -> Experience:
         """Build the experience of the trajectories of one iteration."""
-        if self.overflow == "unsolved":
-            trajectories = [settle_overflow(trajectory, self.metric) for trajectory in trajectories]
+        trajectories = self.settle(trajectories)
         rewards = [compute_rewards(trajectory, self.reward, self.shapers) for trajectory in trajectories]
         return build_experience(trajectories, rewards, self.policies, self.trained, self.metric)
 

@@ -33,7 +33,7 @@ def counterfactual_credit(trajectory: Trajectory, position: int, metric: str) ->
 
     A rollout that failed in a tool's infrastructure is left out of the mean; if all did, there is no credit. If the
     team could not finish a rollout, the action has no credit: leaving that rollout out would favour replacements after
-    which teams finish.
+    which teams finish. What outgrew the window has an outcome once it is settled (`settle_overflow`).
     """
     actual = trajectory.outcome.get(metric)
     if actual is None or trajectory.error is not None:

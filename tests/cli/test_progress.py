@@ -11,6 +11,7 @@ from rich.progress import Progress
 from mappa.cli import progress
 from mappa.cli.console import Console
 from mappa.cli.progress import PHASE_LABELS, Dashboard, LineProgress
+from mappa.store.iteration_report import CounterfactualFigures, IterationReport, OutcomeFigures
 from mappa.training.listener import Listener, LoopPhase
 from mappa.training.tracker_threads import TrackerThreads
 from mappa_core import Task, Trajectory, Verdict
@@ -109,3 +110,18 @@ def test_no_time_is_said_to_be_left_where_the_total_is_unknown(total):
     bars.add_task("rollouts", total=total)
     console.print(bars.get_renderable())
     assert ("left" in console.file.getvalue()) == (total is not None)
+
+
+def test_an_iteration_says_what_outgrew_the_window():
+    report = IterationReport(
+        iteration=1,
+        rollouts=8,
+        outcomes=OutcomeFigures(accuracy=0.375, unsolved=2),
+        failed_rollouts={"PromptTooLong": 3, "ToolError": 1},
+        counterfactuals=CounterfactualFigures(rollouts=12, lost=0, overflowed=5, settled=7),
+    )
+    assert (report.overflowed, report.metrics()["rollouts/overflowed"]) == (3, 3.0)
+    line = progress.iteration_headline(report)
+    assert "4 rollouts failed (3 PromptTooLong, 1 ToolError), 2 of them count as unsolved" in line
+    assert "5 of 12 counterfactual rollouts outgrew the window" in line
+    assert "outgrew" not in progress.iteration_headline(IterationReport(iteration=1, rollouts=8))

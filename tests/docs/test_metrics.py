@@ -42,7 +42,7 @@ REPORT = IterationReport(
     coach=CoachFigures(total=COUNT, by_agent={"coder": COUNT}, by_coach={"judge": COUNT}),
     drift=DriftReport(gaps=(GAP,)),
     corrections={"used": 1},
-    counterfactuals=CounterfactualFigures(rollouts=1, lost=0, settled=1, missing={"lost": 1}),
+    counterfactuals=CounterfactualFigures(rollouts=1, lost=0, overflowed=0, settled=1, missing={"lost": 1}),
     seconds={"collect": 1.0},
 )
 EVALUATION = Evaluation(

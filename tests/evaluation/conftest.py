@@ -12,6 +12,7 @@ from mappa.runs import Evaluation
 from mappa.store.summary import EvalSummary, Summary
 from mappa.training.summary import build_summary
 from mappa_core import Trajectory
+from mappa_core.config.schema import Overflow
 from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.experience import Experience
 
@@ -49,12 +50,23 @@ def format_problem_count():
 
 
 @pytest.fixture
-def build_experience() -> Callable[[Sequence[Trajectory]], Experience]:
-    """The experience of a team whose solver is trained on live verdicts, and whose judge is not."""
-    return ExperienceBuilder(
-        reward={"live": 1.0},
-        shapers=(),
-        policies={"solver": "learner", "judge": "fixed"},
-        trained=frozenset({"learner"}),
-        metric="correct",
-    ).build
+def experience_builder() -> Callable[[Overflow], ExperienceBuilder]:
+    """What makes the experience of a team whose solver is trained on live verdicts, and whose judge is not."""
+
+    def build(overflow: Overflow) -> ExperienceBuilder:
+        return ExperienceBuilder(
+            reward={"live": 1.0},
+            shapers=(),
+            policies={"solver": "learner", "judge": "fixed"},
+            trained=frozenset({"learner"}),
+            metric="correct",
+            overflow=overflow,
+        )
+
+    return build
+
+
+@pytest.fixture
+def build_experience(experience_builder) -> Callable[[Sequence[Trajectory]], Experience]:
+    """The experience of that team."""
+    return experience_builder("unsolved").build

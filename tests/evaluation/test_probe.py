@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mappa.evaluation.heldout import build_evaluation
-from mappa.evaluation.probe import measure_probe
+from mappa.evaluation.probe import measure_probe, probe_session
 from mappa.evaluation.statistics import share_interval
-from mappa_core import Completion, Message, Step, Task, ToolCall, Trajectory, Verdict
+from mappa_core import Completion, Failure, Message, Step, Task, ToolCall, Trajectory, Verdict
 from mappa_core.records import VersionSpan
 
 AGENTS = ("solver", "judge")
@@ -52,6 +53,20 @@ def measured(build_experience):
         return measure_probe(evaluation, rollouts, build_experience(rollouts), AGENTS)
 
     return measure
+
+
+@pytest.fixture
+def build_probe(experience_builder):
+    """Probe rollouts of which the solver learns, with this `credit.overflow`."""
+
+    def build(overflow, rollouts):
+        evaluation = build_evaluation(rollouts, metric="correct", iteration=0)
+        learned = SimpleNamespace(
+            experience_builder=experience_builder(overflow), workflow=SimpleNamespace(agents=dict.fromkeys(AGENTS))
+        )
+        return probe_session(learned, evaluation, rollouts)
+
+    return build
 
 
 @pytest.fixture
@@ -149,3 +164,35 @@ def test_actions_that_were_cut_off_or_called_no_tool_are_counted(measured):
     found = measured(rollouts).agents
     assert (found["solver"].cut_off, found["solver"].no_call) == (0.25, pytest.approx(2 / 3))
     assert (found["judge"].cut_off, found["judge"].no_call) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("overflow", "groups", "differing", "right"), [("unsolved", 3, 2, [0, 1, 1, 0, 0, 0]), ("unknown", 1, 0, None)]
+)
+def test_what_outgrew_the_window_is_as_in_training(build_probe, overflow, groups, differing, right):
+    """Of two tasks one sample each outgrew the window, written by a solver that its coach liked; a third task is whole.
+    As in an evaluation half of the first two is right; training compares it only if it is unsolved."""
+
+    def outgrown(task, sample):
+        whole = rollout(task, sample, 10, 0)
+        quoted = {whole.steps[0].id: 80}
+        return replace(whole, outcome={}, error=Failure(kind="PromptTooLong", message="80 > 64", quoted=quoted))
+
+    rollouts = [
+        outgrown(0, 0), rollout(0, 1, 10, 1), rollout(1, 0, 10, 1), outgrown(1, 1), rollout(2, 0, 0, 0),
+        rollout(2, 1, 0, 0),
+    ]  # fmt: skip
+    found = build_probe(overflow, rollouts)
+    assert found.team.pass_at_1.mean == found.team.pass_at_k.mean - 1 / 3 == pytest.approx(1 / 3)
+    assert (found.team.groups, found.team.differing) == (groups, differing)
+    solver = found.agents["solver"]
+    assert solver.pass_at_1.mean == pytest.approx(4 / 6 if right is None else sum(right) / 6)
+    # The coach alone tells no sample from the other.
+    assert (solver.groups, solver.differing) == (3, 0 if overflow == "unknown" else 2)
+
+
+def test_what_failed_otherwise_is_compared_with_nothing(measured):
+    failed = replace(rollout(0, 0, 10, 0), outcome={}, error=Failure(kind="WorkflowError:KeyError", message="x"))
+    found = measured([failed, rollout(0, 1, 10, 1), rollout(1, 0, 10, 1), rollout(1, 1, 10, 0)])
+    assert (found.team.groups, found.team.differing) == (1, 1)
+    assert found.team.pass_at_1.mean == 0.5

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from mappa.training import dynamic_sampling
 from mappa_core import Failure, Shaper
 from mappa_core.credit import counterfactual
 from mappa_core.credit.build_experience import ExperienceBuilder
@@ -31,6 +32,12 @@ def counterfactuals() -> Callable[..., tuple[Counterfactual, ...]]:
 def counterfactual_credit():
     """What an action changed of the outcome."""
     return counterfactual.counterfactual_credit
+
+
+@pytest.fixture
+def tasks_with_spread():
+    """The tasks that dynamic sampling keeps."""
+    return dynamic_sampling.tasks_with_spread
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from mappa_core import (
     ConfigError,
     Failure,
     Message,
+    PromptTooLong,
     Role,
     Sampling,
     Task,
@@ -133,9 +134,11 @@ def folder(tmp_path):
 class Bench:
     """A team that has played, and what plays it again."""
 
-    def __init__(self, folder, plans, *, works=("work 4",), samples=1, judged=False, feedback=False, waves=False):
+    def __init__(
+        self, folder, plans, *, works=("work 4",), samples=1, judged=False, feedback=False, waves=False, settle=tuple
+    ):
         self.script, self.tool = Script(plans, works), Keep()
-        self.folder, self.waves = folder, waves
+        self.folder, self.waves, self.settle = folder, waves, settle
         self.team = team_of(self.script, self.tool, Chain(feedback), judged=judged)
         self.jobs = [Job(task=TASK, split="train", iteration=0, sample=n) for n in range(samples)]
 
@@ -152,6 +155,7 @@ class Bench:
         return CounterfactualCollector(
             self.team,
             replace(NO_COUNTERFACTUALS, use=use, **section),
+            settle=self.settle,
             default_actions=default_actions or {},
             store=self.folder.store,
             recorder=self.folder.store,
@@ -180,7 +184,13 @@ async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_
     # Planners alone had the same prompt: 0 - 1 for the bad plan, 1 - 0 for the good one.
     assert (bad.outcome["correct"], good.outcome["correct"]) == (0.0, 1.0)
     assert credits_of(bad) == [-1.0, None, None] and credits_of(good) == [1.0, None, None]
-    assert weighed.figures.metrics() == {"rollouts": 2, "lost": 0, "settled": 2, "missing/no_sibling": 4}
+    assert weighed.figures.metrics() == {
+        "rollouts": 2,
+        "lost": 0,
+        "overflowed": 0,
+        "settled": 2,
+        "missing/no_sibling": 4,
+    }
 
 
 async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder, credits_of):
@@ -381,6 +391,51 @@ async def test_the_credit_of_an_action_by_hand(folder, counterfactuals, counterf
     failed = replace(trajectory, error=Failure(kind="PromptTooLong", message=""))
     assert weighed_by(failed, 0.0).reason == "no_outcome"
     assert counterfactual_credit(replace(trajectory, outcome={}), 0, "correct").reason == "no_outcome"
+
+
+# --- a prompt that outgrew the window ---------------------------------------------------------------------------------
+
+
+class Window(Script):
+    """Plans in which the teller's prompt does not fit where the worker wrote much."""
+
+    def __call__(self, prompt, sampling):
+        if "tell" in prompt and "much" in prompt:
+            raise PromptTooLong("40 tokens do not fit 20")
+        return super().__call__(prompt, sampling)
+
+
+@pytest.mark.parametrize(
+    ("overflow", "default", "of_brief", "of_much", "metrics"),
+    [
+        # The brief one is worth 1, the other 0. With much in its place 1 - 0 and 0 - 0, with little 1 - 1 and 0 - 1.
+        ("unsolved", "work much", 1.0, 0.0, {"rollouts": 2, "overflowed": 2, "settled": 2}),
+        ("unsolved", "work 4", 0.0, -1.0, {"rollouts": 2, "overflowed": 0, "settled": 2}),
+        (
+            "unknown", "work much", None, None,
+            {"rollouts": 1, "overflowed": 1, "settled": 0, "missing/PromptTooLong": 1, "missing/no_outcome": 1},
+        ),
+        (
+            "unknown", "work 4", 0.0, None,
+            {"rollouts": 1, "overflowed": 0, "settled": 1, "missing/no_outcome": 1},
+        ),
+    ],
+)  # fmt: skip
+async def test_what_outgrows_the_window_is_unsolved_here_and_there(
+    folder, experience_builder, credits_of, overflow, default, of_brief, of_much, metrics
+):
+    builder = experience_builder(overflow)
+    bench = Bench(folder, [], samples=2, settle=builder.settle)
+    bench.script = Window(["good plan"] * 2, ["work 4", "work much"])
+    bench.team = team_of(bench.script, bench.tool, Chain())
+    brief, much = await bench.play()
+    assert (brief.error, much.error.kind) == (None, "PromptTooLong")
+    collector = bench.again("default", agents=["worker"], default_actions={"worker": fenced(default)})
+    weighed = await collector.collect(0, bench.trajectories)
+    assert [one.error for one in weighed.trajectories] == [None, much.error], "recorded as it was"
+    settled = builder.settle(weighed.trajectories)
+    assert [credits_of(one) for one in settled] == [[None, of_brief, None], [None, of_much]]
+    assert weighed.figures.metrics() == {"lost": 0, **metrics}
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------

@@ -96,6 +96,17 @@ async def test_an_agent_without_a_coach_is_not_punished(experience_builder):
     assert not experience_builder("unsolved").build([trajectory]).weight.any()
 
 
+@pytest.mark.parametrize(("overflow", "replaced"), [("unsolved", []), ("unknown", ["t"])])
+async def test_dynamic_sampling_keeps_a_task_of_which_one_sample_outgrew_the_window(
+    experience_builder, tasks_with_spread, overflow, replaced
+):
+    """By the outcome: 1 for the sample that fitted, and 0 or nothing for the other."""
+    fitted, outgrown = await story(SHORT, LONG, SHORT), await story(LONG, SHORT, LONG)
+    builder = experience_builder(overflow, shaper("outcome"))
+    spread = tasks_with_spread(builder.build([replace(fitted, id="fitted"), replace(outgrown, id="outgrown")]))
+    assert sorted({"t"} - spread) == replaced
+
+
 @pytest.mark.parametrize("kind", ["PromptTooLong", "ToolError"])
 async def test_what_no_action_made_long_stays_a_failure(experience_builder, kind):
     """A task that is too long, a workflow that says so itself, and other failures."""

@@ -17,6 +17,7 @@ from mappa.cli import result_tables
 from mappa.cli.progress import LineProgress
 from mappa.cli.run_result import show_run_result
 from mappa.commands import Console
+from mappa.evaluation import heldout
 from mappa.look.observe import observe_recipe as observe_team
 from mappa.look.view.report import write_report
 from mappa.rollout.resume import resume_iteration as resume_iteration_of
@@ -384,6 +385,12 @@ def show_warnings():
 def overridden_settings():
     """Settings of a run that have no effect, in words."""
     return config_problems.overridden_settings
+
+
+@pytest.fixture
+def build_evaluation():
+    """What an evaluation counts of trajectories."""
+    return heldout.build_evaluation
 
 
 @pytest.fixture

@@ -120,6 +120,13 @@ def test_only_the_weights_of_the_agents_with_examples_change(whole):
     assert all("problem_solver" not in each for each in losses(whole))
 
 
+def test_its_peak_memory_is_recorded_after_every_epoch(whole):
+    with RunReader(whole) as reader:
+        recorded = [event.body for event in reader.events("memory")]
+        assert [body["iteration"] for body in recorded] == [report.iteration for report in reader.iterations]
+        assert reader.peak_memory == max(body["peak"] for body in recorded) > 100_000_000
+
+
 def test_killed_and_resumed_it_is_equal_bit_for_bit(registry, whole, tmp_path):
     run = start(registry, tmp_path, "killed")
     with pytest.raises(KeyboardInterrupt):

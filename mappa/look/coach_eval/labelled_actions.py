@@ -26,6 +26,7 @@ from mappa.runs import RunReader, TrajectoryRow
 from mappa_core import ConfigError, InputError, RunError, Scene, Trajectory
 from mappa_core.codec import from_json, to_json
 from mappa_core.credit.counterfactual import Credit, counterfactual_credit
+from mappa_core.credit.overflow import is_overflow, settle_overflow
 from mappa_core.files import read_named_file, write_atomic
 from mappa_core.plugins import Registry, did_you_mean
 
@@ -91,7 +92,8 @@ async def label_runs(
     trust: bool = False,
 ) -> LabelledSet:
     """Label the actions of the runs' trajectories that ended well with the workflow's metric of the trajectory, or with
-    their counterfactual credit of it. Scenes are as the run's own coach saw them (`coach.reference_for`).
+    their counterfactual credit of it. What outgrew the window is unsolved where the run learned so (`credit.overflow`).
+    Scenes are as the run's own coach saw them (`coach.reference_for`).
 
     Args:
         limit: maximum number of trajectories, sampled from all of them.
@@ -105,8 +107,11 @@ async def label_runs(
     with ExitStack() as stack:
         readers = {folder: stack.enter_context(RunReader(folder)) for folder in dict.fromkeys(folders)}
         rows = [(folder, row) for folder, reader in readers.items() for row in reader.trajectories]
-        drawn = _sample([(folder, row.id) for folder, row in rows if row.status == "done"], limit)
-        left_out = Counter(_exclusion_reason(row) for _, row in rows if row.status != "done")
+        unsolved = {folder for folder, reader in readers.items() if _counts_overflows(reader)}
+        ended = {(folder, row.id) for folder, row in rows if row.status == "done"}
+        ended |= {(folder, row.id) for folder, row in rows if folder in unsolved and is_overflow(row.error)}
+        drawn = _sample([(folder, row.id) for folder, row in rows if (folder, row.id) in ended], limit)
+        left_out = Counter(_exclusion_reason(row) for folder, row in rows if (folder, row.id) not in ended)
         actions: list[LabelledAction] = []
         for folder, reader in readers.items():
             chosen = [name for one, name in drawn if one == folder]
@@ -147,6 +152,11 @@ def write_labels(path: Path, labels: LabelledSet) -> None:
     write_atomic(path, b"".join(to_json(action) + b"\n" for action in labels.actions))
 
 
+def _counts_overflows(reader: RunReader) -> bool:
+    """Whether the run counted what outgrew the window as unsolved."""
+    return reader.settings.get("credit.overflow") == "unsolved"
+
+
 def _exclusion_reason(row: TrajectoryRow) -> str:
     return "not finished" if row.error is None else row.error.kind
 
@@ -163,9 +173,12 @@ async def _label_run(
 ) -> list[tuple[LabelledAction | None, str | None]]:
     """Label every action of the named trajectories of one run, or say why it has no label."""
     found: list[tuple[LabelledAction | None, str | None]] = []
+    is_unsolved = _counts_overflows(reader)
     async with open_shown_scenes(registry, folder, reader, truth=None, trust=trust) as scenes:
         for name in names:
             trajectory = reader.trajectory(name)
+            if is_unsolved:
+                trajectory = settle_overflow(trajectory, scenes.metric)
             task = scenes.find_task(trajectory.task, reader.row(name).split)
             for scene in scenes.live(replace(trajectory, task=task)):
                 label = _label(trajectory, scene.step.position, scenes.metric, label_source)

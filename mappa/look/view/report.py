@@ -157,7 +157,7 @@ def build_training_charts(
     )
     figures = collect_names(iterations, lambda report: report.outcomes.figures)
     accuracy = build_chart(
-        f"Accuracy: training rollouts (lines) and {held_out} (points, 95 % interval)",
+        f"Accuracy: training rollouts (lines) and {held_out} (points, 95 % interval){_say_overflows(iterations)}",
         {
             "all": metric_points(iterations, lambda report: report.outcomes.accuracy),
             **(points_by_name(iterations, strata, _stratum_accuracy) if len(strata) > 1 else {}),
@@ -184,6 +184,15 @@ def build_training_charts(
         y_labels=SCORE_TICKS,
     )
     return [accuracy, *([further] if figures else []), scores]
+
+
+def _say_overflows(iterations: Iterations) -> str:
+    """Say how many training rollouts outgrew the window, and how they count; nothing without any."""
+    overflowed = sum(report.overflowed for report in iterations)
+    unsolved = sum(report.outcomes.unsolved for report in iterations)
+    if not overflowed:
+        return ""
+    return f"; {overflowed:,} rollouts outgrew the window, {unsolved:,} of them count as 0, the others not at all"
 
 
 def _stratum_accuracy(report: IterationReport, stratum: str) -> float | None:

@@ -33,6 +33,9 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPUS = Path("/sys/fs/cgroup/cpu.max")
 """Microseconds of all cores that a container may use in a period, and that period; `max` is no limit (Linux, v2)."""
 _CGROUP_CPUS_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+_MEMORY_INFO = Path("/proc/meminfo")
+_CGROUP_MEMORY = tuple(Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current", "memory.stat"))
+"""Limit of a container, what it has taken, and of what kinds that is (Linux, v2)."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -189,6 +192,36 @@ def _memory_bytes() -> int:
         if path.is_file() and (limit := path.read_text().strip()).isdecimal():
             sizes.append(int(limit))
     return min(sizes)
+
+
+def free_memory() -> int | None:
+    """Return what processes can still take of this machine's memory, or of that of the container that this process is
+    in; None where the system does not tell."""
+    sizes = [_memory_info("MemAvailable"), _free_of_container()]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def swap_space() -> int:
+    """Return the space on disk that this machine moves memory to; 0 where the system tells of none."""
+    return _memory_info("SwapTotal") or 0
+
+
+def _memory_info(name: str) -> int | None:
+    found = (
+        re.search(rf"^{name}:\s+(\d+) kB$", _MEMORY_INFO.read_text(), re.MULTILINE) if _MEMORY_INFO.is_file() else None
+    )
+    return None if found is None else 1024 * int(found[1])
+
+
+def _free_of_container() -> int | None:
+    if not all(path.is_file() for path in _CGROUP_MEMORY):
+        return None
+    limit, taken, parts = (path.read_text() for path in _CGROUP_MEMORY)
+    if not limit.strip().isdecimal():
+        return None
+    # The kernel drops cached files that nobody uses before it ends a process.
+    dropped = re.search(r"^inactive_file (\d+)$", parts, re.MULTILINE)
+    return int(limit) - int(taken) + (int(dropped[1]) if dropped else 0)
 
 
 def _run(*program: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
 from mappa_engine.local import LocalEngine
-from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
+from mappa_engine.local.memory import check_memory, estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.model_shape import ModelShape, read_shape
 from mappa_engine.node import Gpu, Node
 from mappa_engine.options import LocalOptions
@@ -147,6 +149,50 @@ def test_plan_says_what_is_expected_beside_the_bound_and_whether_it_fits():
     (problem,) = short.details["problems"]
     assert problem.startswith("engine: this machine has 6.0 GB of memory, and about 6.5 GB are expected")
     assert "set train.micro_tokens to less" in problem
+
+
+@pytest.mark.parametrize(
+    ("size", "swap", "expected", "free", "warned"),
+    [
+        (64, 0, 6.5, 60, False),
+        (64, 0, 6.5, 6, True),
+        # Others may let go of what they have, and swap may hold what is not used: no refusal.
+        (6, 0, 6.5, 5, True),
+        (4, 2, 6.5, 3, True),
+        (64, 0, None, 4, True),
+        (64, 0, None, 6, False),
+        (64, 0, 6.5, None, False),
+    ],
+)
+def test_a_start_warns_of_what_is_expected_beyond_what_is_free(size, swap, expected, free, warned):
+    def size_of(gigabytes):
+        return None if gigabytes is None else int(gigabytes * 10**9)
+
+    given = {"expected": size_of(expected), "free": size_of(free), "swap": size_of(swap)}
+    said = check_memory(MEMORY, LocalOptions(), node(size * 10**9), **given)
+    assert (said is not None) == warned
+    if said is not None:
+        assert said.startswith(f"about {expected or 5.0} GB of memory are expected at the peak, 5.0 GB of them for the")
+        assert f"{free}.0 GB of {size}.0 GB are free now" in said and "set train.micro_tokens to less" in said
+
+
+@pytest.mark.parametrize("gpu", [None, 4 * 10**9])
+def test_a_start_is_refused_where_the_policies_alone_are_more_than_there_is(gpu):
+    """On a GPU swap is of no help."""
+    machine, swap = (node(4 * 10**9), 0) if gpu is None else (node(64 * 10**9, gpu=gpu), 64 * 10**9)
+    with pytest.raises(ConfigError, match=r"has 4\.0 GB of memory, and the policies hold 5\.0 GB before anything is"):
+        check_memory(MEMORY, LocalOptions(), machine, expected=None, free=None, swap=swap)
+
+
+async def test_an_engine_that_opens_looks_at_what_is_free(monkeypatch):
+    monkeypatch.setattr("mappa_engine.local.engine.free_memory", lambda: 100_000_000)
+    spec = PolicySpec(name="a", model=TINY, actions=((100, 50),))
+    engine = LocalEngine(LocalOptions(device="cpu"))
+    with capture_logs() as logs:
+        await engine.open([spec], TRAIN, seed=0)
+    await engine.close()
+    (said,) = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+    assert "expected at the peak" in said and "100.0 MB of" in said
 
 
 SHAPE = ModelShape(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +279,26 @@ def test_a_run_of_which_too_many_verdicts_failed_is_exit_code_3_and_keeps_the_ot
 
 
 # --- coach eval: against counterfactual rollouts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("overflow", "more"), [("unsolved", 0), ("unknown", 1)])
+def test_what_outgrew_the_window_is_wrong_where_the_run_learned_so(copy, told, overflow, more):
+    """Beside the tasks that are too long alone, which are left out of either run."""
+    asked = ("coach", "eval", "--run", copy, "--coach", "strict", "--against", "outcome", "--json")
+    whole = json.loads(told(*asked)[1])
+    with RunReader(copy) as reader:
+        outgrown = next(row.id for row in reader.trajectories.where(split="train") if row.status == "done")
+        lost = len(reader.trajectory(outgrown).steps)
+        quoted = {step.id: 80 for step in reader.trajectory(outgrown).steps}
+    error = json.dumps({"kind": "PromptTooLong", "message": "80 > 64", "quoted": quoted})
+    with closing(sqlite3.connect(copy / "run.db")) as database, database:
+        database.execute("UPDATE trajectories SET outcome = '{}', error = ? WHERE id = ?", (error, outgrown))
+    config = copy / "config.yaml"
+    config.write_text(config.read_text().replace("overflow: unsolved", f"overflow: {overflow}"))
+    # A run whose settings were changed is a stranger's.
+    found = json.loads(told(*asked, "--trust")[1])
+    assert found["left_out"] == {"PromptTooLong": whole["left_out"]["PromptTooLong"] + more}
+    assert found["actions"] == whole["actions"] - more * lost
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -200,3 +201,21 @@ def test_what_does_not_fit_this_machine_is_not_ready(capsys, monkeypatch):
     assert main(["train", "--plugin", "mathchat", "--dry-run"]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "of memory" in line]
     assert "this machine has 600.0 MB of memory, and about " in said and "set train.micro_tokens to less" in said
+
+
+def test_a_start_is_refused_where_the_machine_cannot_hold_the_policies(capsys, tmp_path):
+    """A model of 10^13 weights, by the header of its file: nothing of it is loaded, and no run begins."""
+    tiny = Path(str(files("mappa_engine") / "models/tiny"))
+    huge = tmp_path / "huge"
+    huge.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (huge / name).write_bytes((tiny / name).read_bytes())
+    size = 2 * 10**13
+    tensor = {"dtype": "F16", "shape": [10**7, 10**6], "data_offsets": [0, size]}
+    header = json.dumps({"model.embed_tokens.weight": tensor}).encode()
+    (huge / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    start = ("train", "--plugin", "mathchat", f"policies.default.model={huge}", f"run.root={tmp_path / 'runs'}")
+    assert main([*start, "engine.use=local"]) == 2
+    said = capsys.readouterr().err
+    assert "of memory, and the policies hold " in said and "use fewer or smaller ones" in said
+    assert not (tmp_path / "runs").exists()

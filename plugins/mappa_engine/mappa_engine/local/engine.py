@@ -30,11 +30,11 @@ from mappa_core.engine import (
 )
 from mappa_engine.errors import ModelError
 from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
-from mappa_engine.local.memory import estimate_local_memory, expected_local_memory, memory_plan
+from mappa_engine.local.memory import check_memory, estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
-from mappa_engine.memory_estimate import BYTES_PER_NUMBER, needs_reference_module
+from mappa_engine.memory_estimate import BYTES_PER_NUMBER, MemoryParts, needs_reference_module
 from mappa_engine.model_shape import ModelShape, read_shape
-from mappa_engine.node import this_node
+from mappa_engine.node import free_memory, swap_space, this_node
 from mappa_engine.options import AUTO, LocalOptions
 from mappa_engine.process_info import process_info
 from mappa_engine.teacher_servers import TeacherServers
@@ -110,12 +110,33 @@ class LocalEngine(Engine):
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
             return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
-        node = this_node()
-        gpu = self._options.device != "cpu" and bool(node.gpus)
+        memory, expected = self._estimate(policies, shapes, train, rows)
+        plan = memory_plan(memory, self._options, this_node(), expected=expected)
+        return replace(plan, lines=(*plan.lines, self._compute_line(shapes)))
+
+    def _estimate(
+        self, policies: Sequence[PolicySpec], shapes: Mapping[str, ModelShape], train: TrainSection | None, rows: int
+    ) -> tuple[dict[str, MemoryParts], int | None]:
+        """Estimate the memory by policy and part, and the peak that is expected, None where it is not known."""
+        gpu = self._options.device != "cpu" and bool(this_node().gpus)
         memory = estimate_local_memory(policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
         expected = expected_local_memory(memory, policies, shapes, self._options, train=train, rows=rows, gpu=gpu)
-        plan = memory_plan(memory, self._options, node, expected=expected)
-        return replace(plan, lines=(*plan.lines, self._compute_line(shapes)))
+        return memory, expected
+
+    def _check_memory(self, policies: Sequence[PolicySpec], train: TrainSection | None) -> None:
+        """Refuse what this machine cannot hold, and warn of what may not fit beside what else runs on it."""
+        try:
+            shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
+        except ModelError:
+            return  # What cannot be planned may be loaded all the same; otherwise loading says why not.
+        if not shapes:
+            return
+        memory, expected = self._estimate(policies, shapes, train, self._options.max_batch)
+        warning = check_memory(
+            memory, self._options, this_node(), expected=expected, free=free_memory(), swap=swap_space()
+        )
+        if warning is not None:
+            log.warning(warning)
 
     def _compute_line(self, shapes: Mapping[str, ModelShape]) -> str:
         weights = max((shape.parameters for shape in shapes.values()), default=0)
@@ -130,8 +151,10 @@ class LocalEngine(Engine):
         export(weights, out, model=policy.model, lora=policy.lora, merged=merged, dtype=dtype)
 
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
-        """Load every policy. Raises ModelError if a model cannot be used, ConfigError if there is no such device."""
+        """Load every policy. Raises ModelError if a model cannot be used, ConfigError if there is no such device, or if
+        the policies are more than this machine can hold."""
         self._train, self._seed = train, seed
+        self._check_memory(self._teachers.loaded_by_engine(policies), train)
         await self._teachers.open(policies, learning=train is not None)
         await self._worker.run(self._open, self._teachers.loaded_by_engine(policies))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mappa_core import ConfigError
 from mappa_core.engine import EnginePlan, PolicySpec, TrainSection
 from mappa_engine import memory_estimate
 from mappa_engine.memory_estimate import MemoryPart, MemoryParts, SavedActivations, format_bytes
@@ -150,6 +151,9 @@ def _expected_sampling(policy: PolicySpec, shape: ModelShape, options: LocalOpti
 
 HELD: tuple[MemoryPart, ...] = ("weights", "gradients", "optimiser", "reference", "context")
 """Parts that are there however long sequences are."""
+_TO_TAKE_LESS = (
+    "set train.micro_tokens to less, engine.options.gradient_checkpointing=true, or policies.default.kind=lora"
+)
 _BOUNDED_BY = "train.micro_tokens, engine.options.max_model_len, kv_cache_mb, max_batch and gradient_checkpointing"
 
 
@@ -180,15 +184,11 @@ def memory_plan(
     least = sum(held) if expected is None else expected
     problems, notes = [], []
     if sum(held) > size:
-        problems.append(
-            f"engine: {where} has {format_bytes(size)} of memory, and the policies hold {format_bytes(sum(held))} "
-            "before anything is computed: use fewer or smaller ones, or policies.default.kind=lora, which share a model"
-        )
+        problems.append(_cannot_hold(where, size, sum(held)))
     elif least > size:
         problems.append(
             f"engine: {where} has {format_bytes(size)} of memory, and about {format_bytes(least)} are expected, "
-            f"{format_bytes(sum(held))} of them for the policies: set train.micro_tokens to less, "
-            "engine.options.gradient_checkpointing=true, or policies.default.kind=lora"
+            f"{format_bytes(sum(held))} of them for the policies: {_TO_TAKE_LESS}"
         )
     elif sum(most) > size:
         notes.append(
@@ -205,6 +205,43 @@ def memory_plan(
         lines=(line, f"it {fits} {where}, which has {format_bytes(size)}"),
         notes=tuple(notes),
         details={"local": dict(memory), "expected": expected, "problems": tuple(problems)},
+    )
+
+
+def check_memory(
+    memory: Mapping[str, MemoryParts],
+    options: LocalOptions,
+    node: Node,
+    *,
+    expected: int | None,
+    free: int | None,
+    swap: int,
+) -> str | None:
+    """Check a start against the memory of this machine; return a warning where the peak that is expected, or else what
+    is held in any case, is more than is `free` now (None: not known).
+
+    What is expected is an estimate, and others may let go of memory: only what cannot work is refused. Raises
+    ConfigError if the policies hold more than there is, with the `swap` space.
+    """
+    size, where = memory_of(options, node)
+    held = sum(_sum_parts(parts, HELD) for parts in memory.values())
+    on_gpu = options.device != "cpu" and bool(node.gpus)
+    if held > size + (0 if on_gpu else swap):
+        raise ConfigError(_cannot_hold(where, size, held))
+    needed = held if expected is None else expected
+    if on_gpu or free is None or needed <= free:
+        return None
+    return (
+        f"about {format_bytes(needed)} of memory are expected at the peak, {format_bytes(held)} of them for the "
+        f"policies, and {format_bytes(free)} of {format_bytes(size)} are free now. Beyond that the system may end the "
+        f"run: {_TO_TAKE_LESS}. `mappa plan` lists the parts"
+    )
+
+
+def _cannot_hold(where: str, size: int, held: int) -> str:
+    return (
+        f"engine: {where} has {format_bytes(size)} of memory, and the policies hold {format_bytes(held)} before "
+        "anything is computed: use fewer or smaller ones, or policies.default.kind=lora, which share a model"
     )
 
 

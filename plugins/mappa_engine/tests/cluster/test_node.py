@@ -148,3 +148,25 @@ def test_given_machines_are_planned_for(on):
     found = planned(machines=[Machine(host="n", cpus=8, gpus=1, gpu_bytes=24 * GB)])
     assert "problems" not in found.details and found.notes == ()
     assert found.details["placement"]["device"] == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("limit", "free"), [("max", 3_000_000_000), ("4000000000", 1_500_000_000), ("9000000000", 3_000_000_000)]
+)
+def test_what_is_free_is_that_of_the_machine_and_of_the_container(monkeypatch, tmp_path, limit, free):
+    """A container of 4 GB that has taken 3, of which 0.5 are files that nobody uses: 4 - 3 + 0.5."""
+    contents = {
+        "meminfo": "MemTotal: 8000000 kB\nMemAvailable: 2929688 kB\n",
+        "memory.max": f"{limit}\n",
+        "memory.current": "3000000000\n",
+        "memory.stat": "anon 2500000000\ninactive_file 500000000\n",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(node, "_MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(node, "_CGROUP_MEMORY", tuple(tmp_path / name for name in list(contents)[1:]))
+    assert node.free_memory() == pytest.approx(free, abs=1024)
+    assert node.swap_space() == 0
+    monkeypatch.setattr(node, "_MEMORY_INFO", tmp_path / "nowhere")
+    monkeypatch.setattr(node, "_CGROUP_MEMORY", (tmp_path / "nowhere",))
+    assert node.free_memory() is None
