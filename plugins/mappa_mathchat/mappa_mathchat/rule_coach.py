@@ -3,9 +3,9 @@
 The Problem Solver is compared with the truth, the Code Executor with the plan it was given (a faithful program for a
 wrong plan earns the full score, a silent repair does not), the Verifier with truth and program output. Of a plan in
 prose that ends in a box, the box is compared; the program is held against what its sums come to, if it is a chain of
-them that ends in that box (`parse_sums`). A wrong plan of a story (`stories`) is held against the operations that the
-text tells, and paid for those that it begins with. The coach abstains where nothing can be checked, as for prose
-without a box where none was asked for.
+them (`parse_sums`), or against the box where that says something else. A wrong plan of a story (`stories`) is held
+against the operations that the text tells, and paid for those that it begins with. The coach abstains where nothing
+can be checked, as for prose without a box where none was asked for.
 
 | score | Problem Solver | Code Executor | Verifier |
 |---|---|---|---|
@@ -112,14 +112,17 @@ class RuleCoach(Coach):
         output = _printed_answer(step)
         if output is None:
             return Verdict.scored(2, "The program printed nothing.", blame=CODER)
-        claim = _solver_plan_value(scene)
-        if claim is None:
+        values = _plan_values(scene)
+        if not values:
             return Verdict.abstained(f"The program printed {output}; there is no plan's value to hold it against.")
-        # A plan in steps counts things, so its value is an integer: 6.0 is not 6.
-        faithful = output == claim if _expects_plan_steps(scene) else await self._printed(output, claim)
-        if faithful:
+        if any([await self._is_faithful(scene, output, value) for value in values]):
             return Verdict.scored(10, f"The program printed {output}, what its plan comes to.", blame=NOBODY)
-        return Verdict.scored(4, f"The program printed {output}, but its plan comes to {claim}.", blame=CODER)
+        comes_to = ", or ".join([values[0], *(f"{value} by its box" for value in values[1:])])
+        return Verdict.scored(4, f"The program printed {output}, but its plan comes to {comes_to}.", blame=CODER)
+
+    async def _is_faithful(self, scene: Scene, output: str, value: str) -> bool:
+        # A plan in steps counts things, so its value is an integer: 6.0 is not 6.
+        return output == value if _expects_plan_steps(scene) else await self._printed(output, value)
 
     async def _score_verifier(self, scene: Scene) -> Verdict:
         answer, truth = extract_final_answer(scene.step.reply.content), scene.task.reference
@@ -146,10 +149,10 @@ class RuleCoach(Coach):
 
     async def _find_first_at_fault(self, scene: Scene, truth: str) -> str | None:
         """Return the first agent whose own work was wrong; None where the plan cannot be checked."""
-        claim = _solver_plan_value(scene)
-        if claim is None:
+        values = _plan_values(scene)
+        if not values:
             return SOLVER if _expects_plan_steps(scene) else None
-        return CODER if await self._grader.are_equal(claim, truth) else SOLVER
+        return CODER if all([await self._grader.are_equal(value, truth) for value in values]) else SOLVER
 
     async def close(self) -> None:
         await self._grader.close()
@@ -270,12 +273,18 @@ def read_python(printed: str) -> str:
     return text[1:-1] if re.fullmatch(r"\[[^\[\]]+\]", text) else text
 
 
-def _solver_plan_value(scene: Scene) -> str | None:
-    """Return what the Problem Solver's plan comes to, or else the answer that it gives."""
+def _plan_values(scene: Scene) -> tuple[str, ...]:
+    """Return what the Problem Solver's plan comes to, or else the answer that it gives. A chain of sums that does not
+    end in its box says two things, of which a program can follow either; empty for a plan that says none."""
     plan = _solver_plan(scene)
     if plan is not None:
-        return str(plan.value)
-    return next((_claimed_answer(scene, step) for step in scene.earlier if step.agent == SOLVER), None)
+        return (str(plan.value),)
+    step = next((step for step in scene.earlier if step.agent == SOLVER), None)
+    claim = None if step is None else _claimed_answer(scene, step)
+    if step is None or claim is None:
+        return ()
+    sums = None if _expects_plan_steps(scene) else parse_sums(step.reply.content)
+    return (claim,) if sums is None else tuple(dict.fromkeys((str(sums[0].value), claim)))
 
 
 def _program_output(scene: Scene) -> str | None:

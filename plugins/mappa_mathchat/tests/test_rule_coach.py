@@ -58,6 +58,7 @@ SILENT = printing("")
 BOXED_SOLUTION = plan(r"By symmetry $x = 25$, so \boxed{25}.")
 
 SUMS, SLIPPED = plan(r"38 - 9 = 29. 29 * 2 = 58. \boxed{58}"), plan(r"38 - 9 = 28. 28 * 2 = 56. \boxed{56}")
+OTHER_BOX = plan(r"38 - 9 = 28. 28 * 2 = 56. \boxed{5}")
 ASKED = (Message(role="user", content=r"How many? End with \boxed{}."),)
 STORY = Task(id="story", prompt="How many?", reference="58")
 
@@ -119,6 +120,9 @@ TABLE = [
     ("the program of a chain of sums", AIME, (SUMS,), printing("58"), 10, NOBODY),
     ("the program of sums that slip", AIME, (SLIPPED,), printing("58"), 10, NOBODY),
     ("the number in the box of sums that slip", AIME, (SLIPPED,), printing("56"), 4, CODER),
+    ("the sums of a plan that boxes another number", AIME, (OTHER_BOX,), printing("58"), 10, NOBODY),
+    ("the box of a plan with other sums", AIME, (OTHER_BOX,), printing("5"), 10, NOBODY),
+    ("neither sums nor box", AIME, (OTHER_BOX,), printing("56"), 4, CODER),
     ("sums that do not go on", AIME, (plan(r"3 + 4 = 7. 5 * 2 = 10. \boxed{10}"),), printing("10"), 10, NOBODY),
     # the verifier: 10 / 7 / 4 / 2 / 0
     ("right", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),
@@ -127,6 +131,7 @@ TABLE = [
     ("faithful, wrong program", WORDS, (RIGHT, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, CODER),
     ("faithful, no plan", WORDS, (PROSE, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, SOLVER),
     ("faithful, plan in prose", AIME, (PROSE, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, None),
+    ("faithful, right sums in another box", STORY, (OTHER_BOX, printing("5")), said(VERIFIER, r"\boxed{5}"), 7, SOLVER),
     ("nothing to go by", WORDS, (RIGHT, SILENT, SILENT), said(VERIFIER, r"\boxed{2}"), 4, CODER),
     ("nothing to go by, wrong plan", WORDS, (WRONG, failing("x")), said(VERIFIER, r"\boxed{2}"), 4, SOLVER),
     ("neither output nor truth", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{2}"), 2, VERIFIER),
