@@ -102,8 +102,8 @@ SMOL_TRAINING_MINUTES := 90
 
 runs/.smol-taught: | .venv/.smol
 	@echo "The warm start takes about $(SMOL_WARM_START_MINUTES) minutes on two cores."
-	.venv/bin/mappa mathchat examples runs/smol-examples --count 40
-	.venv/bin/mappa warm-start --plugin mathchat --recipe smol --examples runs/smol-examples --name smol-taught
+	.venv/bin/mappa mathchat examples runs/smol-examples --count 300 --agent code_executor=100 --agent verifier=100
+	.venv/bin/mappa warm-start --plugin mathchat --recipe smol --examples runs/smol-examples --epochs 1 --name smol-taught eval.problems=8
 	@touch $@
 
 smol: .venv/.smol runs/.smol-taught

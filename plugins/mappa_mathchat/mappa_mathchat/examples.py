@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -29,9 +29,16 @@ Row = Mapping[str, Sequence[Mapping[str, str]]]
     show_default=True,
     help="Stories; each is one example an agent.",
 )
+@click.option(
+    "--agent",
+    "fewer",
+    metavar="AGENT=N",
+    multiple=True,
+    help="Write only the first N for an agent: what is learned at once needs fewer.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws other stories.")
 @click.option("--prompts", default="smol", show_default=True, help="The set of prompts that the agents will see.")
-def examples(folder: Path, count: int, seed: int, prompts: str) -> None:
+def examples(folder: Path, count: int, fewer: Sequence[str], seed: int, prompts: str) -> None:
     """Write what the three agents of MathChat should answer to stories that are not held out: DIR/AGENT.jsonl, chat
     data as TRL reads it, and the card by which `mappa warm-start` finds them."""
     from mappa_mathchat.workflow import MathChat, MathChatOptions
@@ -39,15 +46,30 @@ def examples(folder: Path, count: int, seed: int, prompts: str) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: name another folder")
     workflow = MathChat(MathChatOptions(prompts=prompts))
+    counts = {**dict.fromkeys(workflow.agents, count), **_parse_counts(fewer, workflow.agents, count)}
     rows = write_examples(workflow, draw_stories(count, seed))
     folder.mkdir(parents=True, exist_ok=True)
     for agent, written in rows.items():
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in written)
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in written[: counts[agent]])
         (folder / f"{agent}.jsonl").write_text(lines, encoding="utf-8")
-    card = {"files": {agent: {"file": f"{agent}.jsonl", "rows": count} for agent in rows}}
+    card = {"files": {agent: {"file": f"{agent}.jsonl", "rows": counts[agent]} for agent in rows}}
     (folder / "dataset.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-    click.echo(f"wrote {count} examples for each of {', '.join(rows)} to {folder}")
+    told = ", ".join(f"{number} for {agent}" for agent, number in counts.items())
+    click.echo(f"wrote examples to {folder}: {told}")
     click.echo(f"Next: mappa warm-start --plugin mathchat --recipe smol --examples {folder}")
+
+
+def _parse_counts(words: Sequence[str], agents: Iterable[str], most: int) -> Mapping[str, int]:
+    counts = {}
+    for word in words:
+        agent, _, number = word.partition("=")
+        if agent not in agents or not number.isdecimal() or not 1 <= int(number) <= most:
+            named = ", ".join(agents)
+            raise ConfigError(
+                f"--agent {word}: say AGENT=N, one of {named} and how many of the {most} examples it gets"
+            )
+        counts[agent] = int(number)
+    return counts
 
 
 def draw_stories(count: int, seed: int) -> tuple[Story, ...]:

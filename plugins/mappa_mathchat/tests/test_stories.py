@@ -141,6 +141,28 @@ def test_examples_are_what_the_agents_see_and_should_answer(tmp_path):
     assert story not in {task.prompt for task in Stories(WordOptions()).load("eval")}
 
 
+def test_an_agent_may_get_fewer_examples_than_the_others(tmp_path):
+    written = {}
+    for name, words in (("all", ()), ("fewer", ("--agent", f"{CODER}=2", "--agent", f"{VERIFIER}=1"))):
+        done = CliRunner().invoke(command, ["examples", str(tmp_path / name), "--count", "3", *words])
+        assert done.exit_code == 0, done.output
+        card = json.loads((tmp_path / name / "dataset.json").read_text())["files"]
+        written[name] = {agent: (tmp_path / name / entry["file"]).read_text() for agent, entry in card.items()}
+        assert {agent: entry["rows"] for agent, entry in card.items()} == {
+            agent: text.count("\n") for agent, text in written[name].items()
+        }
+    assert f"3 for {SOLVER}, 2 for {CODER}, 1 for {VERIFIER}" in done.output
+    assert all(written["all"][agent].startswith(text) for agent, text in written["fewer"].items())
+    assert [text.count("\n") for text in written["fewer"].values()] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("word", ["code_executor=4", "code_executor=0", "code_executor", "critic=1", "=1"])
+def test_fewer_examples_are_told_by_agent_and_number(tmp_path, word):
+    done = CliRunner().invoke(command, ["examples", str(tmp_path / "new"), "--count", "3", "--agent", word])
+    assert isinstance(done.exception, ConfigError) and f"--agent {word}: say AGENT=N" in str(done.exception)
+    assert not (tmp_path / "new").exists()
+
+
 def test_examples_never_overwrite_anything(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = CliRunner().invoke(command, ["examples", str(tmp_path)])
