@@ -127,11 +127,13 @@ class Row:
 )
 @study_options
 def main(asked: Asked, families: tuple[str, ...]) -> None:
+    asked = replace(asked, settings=(*asked.settings, *COMMON))
     sizes = () if asked.quick else (*SIZES, *HELD_OUT)
-    asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
-    study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
+    trained = replace(asked, settings=(*asked.settings, *sizes))
+    study = Study(name="real_model", asked=trained, offers=OFFERS, recipe=RECIPE)
     runs: dict[str, list[Path]] = {}
-    starts = {seed: warm_start(study, seed) for seed in asked.seeds}
+    # Without the sizes, which are of the runs: an iteration of a warm start is an epoch.
+    starts = {seed: warm_start(study, seed, asked.settings) for seed in asked.seeds}
     for family in families:
         for seed, start in starts.items():
             arms = {
@@ -148,7 +150,7 @@ def main(asked: Asked, families: tuple[str, ...]) -> None:
     show(study, runs, exchanged)
 
 
-def warm_start(study: Study, seed: int) -> Path:
+def warm_start(study: Study, seed: int, settings: Words) -> Path:
     """Teach a team by examples that `seed` draws, if that was not done; its run folder."""
     folder = study.folder / "starts" / str(seed)
     if folder.exists() and read_summary(folder).status == "done":
@@ -162,7 +164,7 @@ def warm_start(study: Study, seed: int) -> Path:
         _mappa("mathchat", "examples", str(examples), "--seed", str(seed), *count)
     chosen = ("--plugin", "mathchat", "--recipe", "smol", "--examples", str(examples), "--epochs", "1")
     # What it came to is measured by the runs that start from it: an untaught model writes to its limit.
-    words = (*study.asked.settings, f"run.root={folder.parent}", f"seed={seed}", "eval.problems=8")
+    words = (*settings, f"run.root={folder.parent}", f"seed={seed}", "eval.problems=8")
     _mappa("warm-start", *chosen, "--name", folder.name, *words)
     return folder
 

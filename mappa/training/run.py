@@ -43,6 +43,7 @@ from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 
 T = TypeVar("T")
+SIGNAL_POLL_S = 0.1
 
 log = structlog.get_logger()
 
@@ -324,6 +325,9 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         # Signals reach the main thread alone, which waits here: without this the work would go on behind the notebook.
         ended = threads.submit(asyncio.run, run())
         try:
+            # The system may hand the signal to another thread, which does not wake this one.
+            while not ended.done():
+                wait([ended], timeout=SIGNAL_POLL_S)
             return ended.result()
         except KeyboardInterrupt:
             cancel = begun.result()
