@@ -102,7 +102,7 @@ class Alone:
 
     def __init__(self, given: LearnerConfig) -> None:
         self._rank = LearnerRank(given, rank=0, ranks=1)
-        self._rank.open(self._rank.new_rendezvous())
+        self._rank.open(self._rank.open_store())
 
     async def score(self, experience, *, reference=True):
         return self._rank.score(experience)

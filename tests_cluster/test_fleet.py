@@ -25,7 +25,7 @@ from structlog.contextvars import bound_contextvars, get_contextvars
 from mappa_core.errors import ConfigError
 from mappa_engine.cluster.actors import Actor, RayActors
 from mappa_engine.cluster.errors import ActorLost, ActorTimeout
-from mappa_engine.cluster.learners.process_group import new_rendezvous
+from mappa_engine.cluster.learners.process_group import free_address, open_store
 from mappa_engine.cluster.samplers.server import SamplerServer
 from mappa_engine.errors import ModelError
 
@@ -216,15 +216,19 @@ async def test_tensor_parallel_engine_sees_all_its_gpus(ray_actors):
 class Named(Clerk):
     """An actor on a machine whose name means an address that others cannot reach."""
 
-    def meet(self) -> tuple[str, str]:
+    def meet(self) -> tuple[str, str, str]:
         socket.gethostbyname = lambda name: "127.0.1.1"
-        return new_rendezvous().host, ray.util.get_node_ip_address()
+        rendezvous, store = open_store(2, 60)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((rendezvous.host, rendezvous.port))
+        assert store.port == rendezvous.port
+        return rendezvous.host, free_address().host, ray.util.get_node_ip_address()
 
 
-async def test_rendezvous_is_at_rays_address(ray_actors):
+async def test_ranks_meet_at_rays_address_on_a_port_that_nobody_else_can_take(ray_actors):
     named = await ray_actors.start(Named, name="named", role="clerk", deadline_s=120)
-    host, known = await ray_actors.wait_for(named.call("meet"), deadline_s=60, what="meet")
-    assert host == known != "127.0.1.1"
+    store, free, known = await ray_actors.wait_for(named.call("meet"), deadline_s=60, what="meet")
+    assert store == free == known != "127.0.1.1"
     await ray_actors.end(named)
 
 

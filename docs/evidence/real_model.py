@@ -127,13 +127,11 @@ class Row:
 )
 @study_options
 def main(asked: Asked, families: tuple[str, ...]) -> None:
-    asked = replace(asked, settings=(*asked.settings, *COMMON))
     sizes = () if asked.quick else (*SIZES, *HELD_OUT)
-    trained = replace(asked, settings=(*asked.settings, *sizes))
-    study = Study(name="real_model", asked=trained, offers=OFFERS, recipe=RECIPE)
+    asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
+    study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
     runs: dict[str, list[Path]] = {}
-    # Without the sizes, which are of the runs: an iteration of a warm start is an epoch.
-    starts = {seed: warm_start(study, seed, asked.settings) for seed in asked.seeds}
+    starts = {seed: warm_start(study, seed) for seed in asked.seeds}
     for family in families:
         for seed, start in starts.items():
             arms = {
@@ -150,21 +148,23 @@ def main(asked: Asked, families: tuple[str, ...]) -> None:
     show(study, runs, exchanged)
 
 
-def warm_start(study: Study, seed: int, settings: Words) -> Path:
+def warm_start(study: Study, seed: int) -> Path:
     """Teach a team by examples that `seed` draws, if that was not done; its run folder."""
-    folder = study.folder / "starts" / str(seed)
+    root = study.folder.with_name(f"{study.folder.name}-starts").resolve()
+    folder = root / str(seed)
     if folder.exists() and read_summary(folder).status == "done":
         return folder
     if folder.exists():
         _mappa("train", "--resume", str(folder))
         return folder
-    examples = study.folder / "examples" / str(seed)
+    examples = root / "examples" / str(seed)
     if not examples.exists():
         count = ("--count", str(QUICK_EXAMPLES)) if study.asked.quick else EXAMPLES
         _mappa("mathchat", "examples", str(examples), "--seed", str(seed), *count)
-    chosen = ("--plugin", "mathchat", "--recipe", "smol", "--examples", str(examples), "--epochs", "1")
-    # What it came to is measured by the runs that start from it: an untaught model writes to its limit.
-    words = (*settings, f"run.root={folder.parent}", f"seed={seed}", "eval.problems=8")
+    chosen = ("--plugin", "mathchat", "--recipe", "smol", "--examples", str(examples))
+    # An iteration of a warm start is an epoch. What it came to is measured by the runs that start from it: an untaught
+    # model writes to its limit.
+    words = (*study.asked.settings, f"run.root={root}", f"seed={seed}", "train.iterations=1", "eval.problems=8")
     _mappa("warm-start", *chosen, "--name", folder.name, *words)
     return folder
 

@@ -95,10 +95,11 @@ def started(trained, monkeypatch):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims, started, tmp_path, monkeypatch):
+    taught: list[tuple[str, ...]] = []
     monkeypatch.setattr(process_vs_outcome, "RATES", (5e-4,))
     monkeypatch.setattr(sharing, "RATES", dict.fromkeys(sharing.ARMS, (5e-4,)))
     monkeypatch.setattr(sharing, "selected", lambda runs: 0.5)  # the run that is copied chose no checkpoint
-    monkeypatch.setattr(real_model, "warm_start", lambda study, seed: tmp_path / f"start-{seed}")
+    monkeypatch.setattr(real_model, "_mappa", lambda *words: taught.append(words))
     monkeypatch.setattr(real_model, "play_exchanged", lambda study, trained, one, other: trained)
     monkeypatch.setattr(alignment, "ARMS", {"process": (), "outcome": ()})  # outcomes of so few rollouts may be equal
     monkeypatch.setattr(curves, "RESAMPLES", 50)
@@ -106,6 +107,12 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     assert done.exit_code == 0, done.output
     assert "shows nothing" in done.output
     assert len(started) == runs and {seed for _, seed in started} <= {0, opponents.CHOOSER}
+    if script is real_model:
+        (examples, start) = taught
+        folder = Path(start[start.index("--examples") + 1])
+        assert str(folder) in examples and folder.is_relative_to(tmp_path)
+        # The last word on it holds: an iteration of a warm start is an epoch.
+        assert [word for word in start if word.startswith("train.iterations=")][-1] == "train.iterations=1"
     (folder,) = (tmp_path / "evidence").iterdir()
     found = json.loads((folder / "quick.json").read_text())
     assert (found["study"], found["quick"], found["seeds"]) == (script.__name__, True, [0])

@@ -45,7 +45,7 @@ def rank(monkeypatch):
             masters=lambda: iter(scorer.weights().items()), moments=lambda: iter(()),
         )  # fmt: skip
 
-    def init_process_group(rendezvous, **_) -> None:
+    def init_process_group(rendezvous, store, **_) -> None:
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
     monkeypatch.setattr(LearnerRank, "_new_full_learner", new_full_learner)

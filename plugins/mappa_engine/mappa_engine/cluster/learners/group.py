@@ -86,7 +86,7 @@ class LearnerGroup:
         for result in started:
             if isinstance(result, BaseException):
                 raise result
-        rendezvous = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
+        rendezvous = await self._wait_for(self._ranks[0].call("open_store"), deadline_s, "open a place to meet")
         await self._call_all("open", rendezvous, deadline_s=deadline_s, what="load its policies")
 
     @property
@@ -152,7 +152,7 @@ class LearnerGroup:
     ) -> None:
         """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs."""
         deadline_s = self._config.options.sync_s
-        free = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
+        free = await self._wait_for(self._ranks[0].call("free_address"), deadline_s, "find a place to meet")
         rendezvous = vllm_transfer.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
         what = f"meet the samplers of {policy!r}"
         await self._call_all("connect", policy, transport, rendezvous, tuple(engines), deadline_s=deadline_s, what=what)

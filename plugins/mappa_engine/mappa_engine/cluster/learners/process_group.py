@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is only there where torch was built with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class Rendezvous:
     port: int
 
 
-def new_rendezvous() -> Rendezvous:
+def free_address() -> Rendezvous:
     """Find a free port on this machine, with the address by which other machines reach it: Ray's, as the machine's own
     name often means 127.0.1.1."""
     import ray
@@ -31,8 +32,27 @@ def new_rendezvous() -> Rendezvous:
         return Rendezvous(host=host, port=listener.getsockname()[1])
 
 
-def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bool, timeout_s: float) -> None:
-    """Join the process group. A rank that waits for another longer than `timeout_s`, now or later, gets an error."""
+def open_store(ranks: int, timeout_s: float) -> tuple[Rendezvous, TCPStore]:
+    """Open the store at which `ranks` ranks meet, on a port that it holds from now on: seconds of imports lie before
+    they join, in which another process could take one that was merely free."""
+    import ray
+
+    host = ray.util.get_node_ip_address()
+    store = TCPStore(host, 0, ranks, True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+    return Rendezvous(host=host, port=store.port), store
+
+
+def init_process_group(
+    rendezvous: Rendezvous,
+    store: TCPStore | None,
+    *,
+    rank: int,
+    ranks: int,
+    gpu: bool,
+    timeout_s: float,
+) -> None:
+    """Join the process group; `store` is that of rank 0, which opened it. A rank that waits for another longer than
+    `timeout_s`, now or later, gets an error."""
     # Every rank is a process, which on GPUs sees one GPU only.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": rendezvous.host, "MASTER_PORT": str(rendezvous.port)}
@@ -47,14 +67,12 @@ def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bo
     logger.setLevel("WARNING")
     # Shared memory between CPU ranks compiles for most of a minute at the first start, and gloo works as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(
-        "nccl" if gpu else "gloo",
-        auto_mpi_discovery=False,
-        init_method=f"tcp://{rendezvous.host}:{rendezvous.port}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    backend, timeout = "nccl" if gpu else "gloo", timedelta(seconds=timeout_s)
+    if store is None:
+        store = TCPStore(rendezvous.host, rendezvous.port, ranks, False, timeout=timeout)
+    # DeepSpeed takes an address only; it goes on with a group that is there.
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+    deepspeed.init_distributed(backend, auto_mpi_discovery=False, timeout=timeout)
 
 
 def _interface_of_this_node() -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from mappa_core.engine import Advantages, EngineError, Experience, Loss, PolicySpec, TrainSection
 from mappa_engine.adapters import base_weights
@@ -25,8 +26,9 @@ from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.process_group import (
     Rendezvous,
     destroy_process_group,
+    free_address,
     init_process_group,
-    new_rendezvous,
+    open_store,
     threads_per_rank,
 )
 from mappa_engine.cluster.sync import vllm_transfer
@@ -64,6 +66,7 @@ class LearnerRank:
     def __init__(self, config: LearnerConfig, *, rank: int, ranks: int) -> None:
         self._config = config
         self._rank, self._ranks = rank, ranks
+        self._store: TCPStore | None = None
         self._device = torch.device("cuda" if config.gpu else "cpu")
         self._layout = BatchLayout("packed", min(config.train.micro_tokens, config.options.packed_tokens))
         self._bases: dict[str, FrozenModel] = {}
@@ -77,9 +80,14 @@ class LearnerRank:
         self._sender: BucketSender | None = None
         self._gpu_senders: dict[str, vllm_transfer.GpuSender] = {}
 
-    def new_rendezvous(self) -> Rendezvous:
-        """Return an address at which the other ranks can join this one."""
-        return new_rendezvous()
+    def open_store(self) -> Rendezvous:
+        """Open the store at which all ranks meet, and return where it is."""
+        rendezvous, self._store = open_store(self._ranks, self._config.options.call_s)
+        return rendezvous
+
+    def free_address(self) -> Rendezvous:
+        """Return an address of this rank's machine that nothing listens at."""
+        return free_address()
 
     def open(self, rendezvous: Rendezvous) -> None:
         """Join the other ranks at `rendezvous` and load every policy. Raises ModelError or RunError."""
@@ -87,7 +95,7 @@ class LearnerRank:
         if config.dtype == "float32":
             forbid_tf32()
         init_process_group(
-            rendezvous, rank=self._rank, ranks=self._ranks, gpu=config.gpu, timeout_s=config.options.call_s
+            rendezvous, self._store, rank=self._rank, ranks=self._ranks, gpu=config.gpu, timeout_s=config.options.call_s
         )
         if config.options.deterministic:
             # Some operations have no deterministic GPU implementation; only CPUs guarantee it.
@@ -319,6 +327,7 @@ class LearnerRank:
         self._bases.clear()
         self._references.clear()
         destroy_process_group()
+        self._store = None
 
     @contextmanager
     def _present(self, policy: str, presence: Presence) -> Iterator[Any]:
