@@ -121,10 +121,12 @@ def slow_reinforce_plus_plus(experience: Experience, options: ReinforcePlusPlusO
     """The formula, token after token in plain Python."""
     result = [0.0] * len(experience.tokens)
     shares: dict[int, list[int]] = {}
+    earned: dict[int, list[float]] = {}
     for row in range(len(experience.reward)):
         if experience.weight[row] == 0:
             continue
         key = {"policy": int(experience.policy[row]), "agent": int(experience.agent[row]), "all": 0, "none": 0}
+        earned.setdefault(key[options.normalize], []).append(float(experience.reward[row]))
         running, last = 0.0, experience.offsets[row + 1] - 1
         for t in range(last, experience.offsets[row] - 1, -1):
             kl = float(experience.old_logprobs[t]) - float(experience.ref_logprobs[t])
@@ -132,11 +134,12 @@ def slow_reinforce_plus_plus(experience: Experience, options: ReinforcePlusPlusO
             running = reward - options.kl_coef * kl + options.gamma * running
             result[t] = running
             shares.setdefault(key[options.normalize], []).append(t)
-    for tokens in shares.values() if options.normalize != "none" else ():
+    for share, tokens in shares.items() if options.normalize != "none" else ():
         mean = sum(result[t] for t in tokens) / len(tokens)
         variance = sum((result[t] - mean) ** 2 for t in tokens) / len(tokens)
+        differ = np.var(earned[share]) > 1e-18
         for t in tokens:
-            result[t] = (result[t] - mean) / max(variance, 1e-8) ** 0.5
+            result[t] = (result[t] - mean) / max(variance, 1e-8) ** 0.5 if differ else 0.0
     return result
 
 
@@ -170,6 +173,29 @@ def test_one_token_alone_has_advantage_0(make_experience) -> None:
 def test_equal_returns_have_advantage_0(make_experience) -> None:
     experience = make_experience([2, 3], [0.3, 0.3])
     assert advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0)), experience).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("use", ["plain", "baseline"])
+def test_an_agent_with_equal_rewards_is_not_trained_on_its_divergence_alone(make_experience, use) -> None:
+    """Agent 0 was judged alike throughout; agent 1 was not."""
+    columns = {
+        "lengths": [2, 2, 2, 2], "reward": [0.7, 0.7, 0.2, 0.9], "agent": [0, 0, 1, 1], "policy": [0, 0, 1, 1],
+        "task": [0, 0, 0, 0], "group": [0, 0, 1, 1], "trajectory": [0, 1, 0, 1],
+        "old_logprobs": [-1, -2, -3, -1, -1, -2, -3, -1], "ref_logprobs": [-2, -2, -1, -1, -2, -2, -1, -1],
+    }  # fmt: skip
+    experience = make_experience(**columns)
+
+    def of(kl_coef: float) -> list[float]:
+        if use == "plain":
+            estimator = ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=kl_coef))
+        else:
+            estimator = ReinforcePlusPlusBaseline(ReinforcePlusPlusBaselineOptions(kl_coef=kl_coef))
+        return advantages(estimator, experience).tolist()
+
+    assert of(0.01)[:4] == [0.0] * 4
+    assert of(0.0)[4:] == pytest.approx([-1, -1, 1, 1], rel=1e-6)
+    assert of(0.01)[4:] != of(0.0)[4:]
+    assert abs(sum(of(0.01)[4:])) < 1e-5
 
 
 def test_a_variance_below_the_floor_does_not_blow_up_the_advantages(make_experience) -> None:

@@ -16,6 +16,9 @@ from mappa_core.records import Bool, Float64, Int32, Int64
 MIN_VARIANCE = 1e-8
 """Lower bound of the variance that values are divided by: where all are equal, rounding errors are not blown up."""
 
+_ROUNDING = 1e-18
+"""Variance that rounding leaves of rewards that are equal, which are float32 and computed with in float64."""
+
 Normalize = Literal["policy", "agent", "all", "none"]
 """Tokens that share one mean and standard deviation; `none`: no whitening."""
 
@@ -134,9 +137,16 @@ def group_mean(values: Float64, keys: Int32 | Int64) -> Float64:
     return means[keys]
 
 
-def whiten(experience: Experience, rows: ActiveRows, values: Float64, normalize: Normalize) -> Float64:
+def whiten(
+    experience: Experience, rows: ActiveRows, values: Float64, normalize: Normalize, rewards: Float64 | None = None
+) -> Float64:
     """Whiten values (M,) over all tokens of one policy, one agent, or all rows to mean 0 and population variance 1:
-    `(v - mean) / sqrt(max(variance, 1e-8))`. `none` returns them unchanged."""
+    `(v - mean) / sqrt(max(variance, 1e-8))`. `none` returns them unchanged.
+
+    `rewards` (K,) are the part of the values that was earned. Where they are all equal the values become 0: what is
+    left is the KL penalty, which whitening would blow up to the strength of a reward, and an agent that became perfect
+    would be pulled back.
+    """
     if normalize == "none" or not len(rows.index):
         return values
     keys = {"policy": experience.policy, "agent": experience.agent, "all": np.zeros_like(experience.policy)}
@@ -149,6 +159,9 @@ def whiten(experience: Experience, rows: ActiveRows, values: Float64, normalize:
     variance = np.bincount(key, rows.sum_per_row(np.square(centred))) / count
     deviation = np.sqrt(np.maximum(variance, MIN_VARIANCE))
     centred /= rows.repeat_per_token(deviation[key])
+    if rewards is not None:
+        spread = group_mean(np.square(rewards - group_mean(rewards, key)), key)
+        centred[rows.repeat_per_token(spread) <= _ROUNDING] = 0.0
     return centred
 
 

@@ -61,7 +61,8 @@ class ReinforcePlusPlusOptions(TokenKlOptions):
 class ReinforcePlusPlus:
     """REINFORCE++ (Hu et al. 2025, arXiv:2501.03262). A row's reward is added at its last token, and
     `kl_coef * k1` subtracted at every token; the returns-to-go within the row, G, are whitened over all tokens:
-    `A = (G - mean) / sqrt(max(variance, 1e-8))`, population variance, once per iteration.
+    `A = (G - mean) / sqrt(max(variance, 1e-8))`, population variance, once per iteration. Where the rewards that are
+    whitened together are all equal, A is 0: there is no reward to set against the KL penalty.
 
     Long rows weigh more in the mean, and mean and scale include the row itself: biased by design, less so with more
     tokens. Without normalisation and with gamma 1 there is no bias.
@@ -75,7 +76,7 @@ class ReinforcePlusPlus:
         rows, options = ActiveRows.from_experience(experience), self._options
         rewards = token_rewards(experience, rows, options.kl_coef)
         returns = returns_to_go(rewards, rows.offsets, options.gamma)
-        advantages = whiten(experience, rows, returns, options.normalize)
+        advantages = whiten(experience, rows, returns, options.normalize, rows.reward)
         return scatter_to_tokens(experience, rows, advantages), state
 
 
@@ -104,8 +105,9 @@ class ReinforcePlusPlusBaseline:
         baseline = GroupBaseline.from_rewards(active.reward, group, experience.trajectory[active.index])
         # Rows that are alone have nothing to be compared with; their zeros would shrink the standard deviation.
         rows = ActiveRows.from_indices(experience, active.index[~baseline.alone])
+        earned = baseline.centred[~baseline.alone]
         rewards = -options.kl_coef * token_k1(experience, rows, options.kl_coef)
-        rewards[rows.offsets[1:] - 1] += baseline.centred[~baseline.alone]
+        rewards[rows.offsets[1:] - 1] += earned
         returns = returns_to_go(rewards, rows.offsets, 1.0)
-        advantages = whiten(experience, rows, returns, options.normalize)
+        advantages = whiten(experience, rows, returns, options.normalize, earned)
         return scatter_to_tokens(experience, rows, advantages), state
