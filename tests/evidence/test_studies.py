@@ -90,7 +90,7 @@ def started(trained, monkeypatch):
         pytest.param(opponents, 10, 4, marks=pytest.mark.soak),
         pytest.param(warm_starts, 6, 3, marks=pytest.mark.soak),
         (alignment, 1, 3),
-        (real_model, 8, 4),
+        (real_model, 6, 4),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
