@@ -23,6 +23,7 @@ from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_engine.cluster.sync.sender import BucketSender, order_for_sending
 from mappa_engine.cluster.sync.transfer_records import ReceivedWeights, SentWeights, check_received, check_sent
 
+LARGE = BUCKET_BYTES + 1
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
 
 
@@ -90,13 +91,26 @@ def test_buckets_grow_from_a_small_one():
     assert [len(bucket.names) for bucket in fill_buckets(sent[:9], 3 << 20)] == [3, 3, 3]
 
 
-def test_large_tensors_are_sent_in_the_middle():
-    large, bucket = BUCKET_BYTES + 1, BUCKET_BYTES
-    assert order_for_sending([large, 1, 2, 3, 4], lambda size: size) == [1, 2, large, 3, 4]
-    assert order_for_sending([large, bucket, bucket], lambda size: size) == [bucket, large, bucket]
-    assert order_for_sending([3, 2, 1], lambda size: size) == [3, 2, 1]
-    assert order_for_sending([large], lambda size: size) == [large]
-    assert order_for_sending([], lambda size: size) == []
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([("embed", LARGE), ("a", 1), ("b", 2), ("c", 3), ("d", 4)], "a b embed c d"),
+        ([("embed", LARGE), ("a", BUCKET_BYTES), ("b", BUCKET_BYTES)], "a embed b"),
+        ([("a", 3), ("b", 2), ("c", 1)], "a b c"),
+        ([("embed", LARGE)], "embed"),
+        ([], ""),
+        (
+            [
+                ("embed", LARGE),
+                *((f"layers.{layer}.{part}.weight", LARGE) for layer in "01" for part in "qk"),
+                ("d", 1),
+            ],
+            "layers.0.q.weight layers.0.k.weight embed layers.1.q.weight layers.1.k.weight d",
+        ),
+    ],
+)
+def test_large_tensors_of_no_layer_are_sent_in_the_middle(given, sent):
+    assert " ".join(name for name, _ in order_for_sending(given, lambda tensor: tensor)) == sent
 
 
 def test_the_checksum_covers_dtype_and_shape():

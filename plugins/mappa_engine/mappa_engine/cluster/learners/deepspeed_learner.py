@@ -120,7 +120,7 @@ class DeepSpeedLearner:
         A tensor is valid until the next one is requested: sharded ones are gathered some at a time.
         """
         self._require_weights()
-        named = order_for_sending(self._scorer.weights().items(), lambda item: _full_bytes(item[1]))
+        named = order_for_sending(self._scorer.weights().items(), lambda item: (item[0], _full_bytes(item[1])))
         if self._stage != 3:
             yield from ((name, weight.detach()) for name, weight in named)
             return

@@ -259,7 +259,7 @@ class LearnerRank:
             for name, shape in shapes
             if not name.startswith(VALUE_HEAD_PREFIX)
         ]
-        metas = order_for_sending(metas, lambda meta: meta.bytes)
+        metas = order_for_sending(metas, lambda meta: (meta.name, meta.bytes))
         self._gpu_senders[policy] = vllm_transfer.GpuSender(
             transport,
             policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TypeVar
@@ -10,17 +11,20 @@ from mappa_engine.cluster.sync.buckets import BUCKET_BYTES, Bucket, NamedTensor,
 from mappa_engine.cluster.sync.transfer_records import SentWeights
 
 T = TypeVar("T")
+_IN_LAYER = re.compile(r"\.\d+\.")
+"""In the name of a tensor, as in `model.layers.7.mlp.up_proj.weight`."""
 
 
-def order_for_sending(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
-    """Sort tensors for sending: keep their order, but move those larger than a bucket to the middle, so that filling
-    and loading a large one overlap with the tensors before and after it. `size` in bytes."""
-    known = [(tensor, size(tensor)) for tensor in tensors]
-    large = [tensor for tensor, size in known if size > BUCKET_BYTES]
-    small = [(tensor, size) for tensor, size in known if size <= BUCKET_BYTES]
-    ends = list(accumulate(size for _, size in small))
+def order_for_sending(tensors: Iterable[T], name_and_bytes: Callable[[T], tuple[str, int]]) -> list[T]:
+    """Sort tensors for sending: keep their order, but move those larger than a bucket that are in no layer (embedding
+    and head) to the middle, so that filling and loading them overlap with what is sent before and after. Those of a
+    layer stay together: a loader that fuses some of them holds what has come until the last of them is there."""
+    known = [(tensor, *name_and_bytes(tensor)) for tensor in tensors]
+    moved = [size > BUCKET_BYTES and not _IN_LAYER.search(name) for _, name, size in known]
+    ends = list(accumulate(size for (_, _, size), away in zip(known, moved, strict=True) if not away))
     half = sum(2 * end <= ends[-1] for end in ends)
-    others = [tensor for tensor, _ in small]
+    large = [tensor for (tensor, _, _), away in zip(known, moved, strict=True) if away]
+    others = [tensor for (tensor, _, _), away in zip(known, moved, strict=True) if not away]
     return [*others[:half], *large, *others[half:]]
 
 
