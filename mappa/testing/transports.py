@@ -263,7 +263,7 @@ class SdkTransportContract(TransportContract):
         async with WireServer([self.answer]) as server:
             transport: Any = self.build(base_url=server.url)
             await transport._disconnect(transport._client.get())
-            with pytest.raises(Exception) as broken:  # noqa: B017, PT011
+            with pytest.raises(Exception) as broken:
                 await transport.complete(self.request)
             assert not isinstance(broken.value, CallError)
             await transport.close()

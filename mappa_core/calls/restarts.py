@@ -174,7 +174,7 @@ async def _contained(question: Callable[[Transport], Awaitable[T]], transport: T
         raise
     except SystemExit as left:
         # In a task it would end the event loop, and with it the run.
-        raise RuntimeError(f"it called exit: {left!r}") from left
+        raise RuntimeError("it called exit") from left
 
 
 async def _end(task: asyncio.Task[T], seconds: float) -> bool:
