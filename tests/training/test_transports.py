@@ -12,7 +12,6 @@ from mappa.runs import RunReader
 from mappa.testing import load_plugins
 from mappa.training import Run
 from mappa_core import GuardStop, Offer, Usage, hookimpl
-from mappa_core.calls import restarts
 from mappa_core.transport import Reply
 
 FAULTS = {
@@ -81,9 +80,9 @@ def fates():
 
 
 @pytest.fixture
-def start(registry, fates, tmp_path, monkeypatch):
+def start(registry, fates, tmp_path, hang_after):
     """A run of the doubles on the paced engine, coached by `flaky`."""
-    monkeypatch.setattr(restarts, "CANCEL_S", 0.01)
+    hang_after(0.01)
     flaky = load_plugins(only=("engine", "sandbox"), modules={"flaky": fates}).plugins
     both = replace(registry, plugins={**registry.plugins, **flaky})
 
