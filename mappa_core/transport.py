@@ -15,6 +15,7 @@ from mappa_core.calls.parse import decode_answer as decode_answer
 from mappa_core.calls.parse import join_details as join_details
 from mappa_core.calls.parse import map_stop_reason as map_stop_reason
 from mappa_core.calls.parse import parse_usage as parse_usage
+from mappa_core.calls.restarts import ask_reconnecting as ask_reconnecting
 from mappa_core.calls.sdk_transport import LoopBound as LoopBound
 from mappa_core.calls.sdk_transport import SdkTransport as SdkTransport
 from mappa_core.calls.sdk_transport import check_base_url as check_base_url

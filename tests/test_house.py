@@ -182,6 +182,7 @@ def user_texts() -> str:
 
 
 ONE_USER: Mapping[str, str] = {
+    "mappa_core.transport.ask_reconnecting": "mappa-batch, whose restarts are those of every transport",
     "mappa.statistics.difference_bounds": "the race of mappa-gepa; it is made of the parts of the other intervals",
 }
 """Exported names with one user, and why they stay where they are."""

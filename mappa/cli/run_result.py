@@ -59,6 +59,9 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     if summary.engine_losses:
         times = format_count(summary.engine_losses, "time")
         console.print(f"the engine, or a process of it, was lost {times}", style="yellow", highlight=False)
+    if summary.transport_losses:
+        times = format_count(summary.transport_losses, "time")
+        console.print(f"the client of a provider was replaced {times}", style="yellow", highlight=False)
     with RunReader(trained.folder) as reader:
         show_warnings(console, reader.warnings)
     if (report := trained.folder / "report.html").is_file():

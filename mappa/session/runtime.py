@@ -11,8 +11,9 @@ from mappa.session.builder import Session
 from mappa.store.cassette import open_cassette
 from mappa.store.folder import RunFolder
 from mappa.store.team_record import TeamRecord
-from mappa.store.writer import PROMPT_EVENT, Store
+from mappa.store.writer import PROMPT_EVENT, TRANSPORT_LOST_EVENT, Store
 from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.calls.restarts import record_losses
 from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
 
@@ -53,13 +54,18 @@ def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, fo
 @contextmanager
 def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
     """Attach the coaches of a session to the run's cassette and to a bench on the files that the run keeps. Open the
-    record of batches for them and for policies behind an API. Raises RunError as `attach_cassette`."""
+    record of batches for them and for policies behind an API, and record as events what calls their providers and is
+    lost. Raises RunError as `attach_cassette`."""
     team, chosen = session.team, session.config.coach.cassette
     bench = team.bench(folder.files)
     open_batches((*session.coaches, *team.api_policies.values()), chosen, folder.path)
     for coach in session.coaches:
         coach.set_bench(bench)
-    with attach_cassette(session.coaches, chosen, folder.path):
+
+    def record(provider: str, reason: str) -> None:
+        folder.store.record_event(TRANSPORT_LOST_EVENT, provider=provider, error=reason)
+
+    with record_losses(record), attach_cassette(session.coaches, chosen, folder.path):
         yield
 
 

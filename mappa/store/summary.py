@@ -116,6 +116,8 @@ class Summary:
     tools: ToolSummary = field(default_factory=ToolSummary)
     engine_losses: int = 0
     """How often the engine or a process of it died, hung or failed."""
+    transport_losses: int = 0
+    """How often a provider's client broke or hung, and was replaced."""
     seconds: Seconds = field(default_factory=Seconds)
 
 

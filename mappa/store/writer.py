@@ -41,6 +41,7 @@ _NOTE = "note/"
 REOPENED_EVENT = "reopened"  # A play of a log went on, and its verdicts, whose usage this holds, were taken back.
 ENGINE_LOST_EVENT = "engine_lost"  # The run went on with a new engine, or ended.
 PROCESS_LOST_EVENT = "process_lost"  # The engine replaced one of its processes and went on.
+TRANSPORT_LOST_EVENT = "transport_lost"  # What calls a provider broke or hung, and was replaced.
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
 MEMORY_EVENT = "memory"  # Bytes of the run's processes at their peak, after an iteration.
 PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent, in use from an iteration on.

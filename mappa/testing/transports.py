@@ -257,6 +257,19 @@ class SdkTransportContract(TransportContract):
             await transport.close()
         assert error.value.kind == kind
 
+    async def test_a_broken_client_is_no_fault_of_the_provider(self) -> None:
+        """What a client raises that is broken itself is no `CallError`, so that it is replaced; `close` mends it. Some
+        SDKs call every exception a lost connection: look at its cause."""
+        async with WireServer([self.answer]) as server:
+            transport: Any = self.build(base_url=server.url)
+            await transport._disconnect(transport._client.get())
+            with pytest.raises(Exception) as broken:
+                await transport.complete(self.request)
+            assert not isinstance(broken.value, CallError)
+            await transport.close()
+            reply = await _ask(transport, self.request)
+        assert isinstance(reply, Reply)
+
     def test_a_transport_stays_with_its_event_loop_until_it_is_closed(self) -> None:
         """Elsewhere it raises a RuntimeError. Keep the client in a `LoopBound`."""
         transport = self.transport(NOWHERE)

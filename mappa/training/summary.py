@@ -20,7 +20,7 @@ from mappa.store.summary import (
     Summary,
     ToolSummary,
 )
-from mappa.store.writer import ENGINE_LOST_EVENT, PROCESS_LOST_EVENT, Store
+from mappa.store.writer import ENGINE_LOST_EVENT, PROCESS_LOST_EVENT, TRANSPORT_LOST_EVENT, Store
 
 
 def build_summary(
@@ -39,6 +39,7 @@ def build_summary(
             retries=sum(report.tool_retries for report in iterations),
         ),
         engine_losses=len(store.events(ENGINE_LOST_EVENT)) + len(store.events(PROCESS_LOST_EVENT)),
+        transport_losses=len(store.events(TRANSPORT_LOST_EVENT)),
     )
 
 

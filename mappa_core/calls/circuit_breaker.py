@@ -41,11 +41,13 @@ class CircuitBreaker:
         self._consecutive_failures = 0
         self._open_until = None
 
-    def record_failure(self, fault: CallError, now: float) -> None:
-        """Record a call that the provider was unable to answer."""
+    def record_failure(self, fault: CallError, now: float) -> bool:
+        """Record a call that the provider was unable to answer; return whether this opened the closed breaker."""
         self._consecutive_failures += 1
         # Only the one that opened it: faults of later probes would change the text of `check`.
-        if self._consecutive_failures == self._max_failures:
+        opens = self._consecutive_failures == self._max_failures
+        if opens:
             self._opened_by = fault
         if self._consecutive_failures >= self._max_failures:
             self._open_until = now + self._rest_s
+        return opens

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 from mappa_core.calls.circuit_breaker import CircuitBreaker
 from mappa_core.calls.options import CallLimits, Price, charged_price, merge_options
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
+from mappa_core.calls.restarts import RestartedTransport, close_transport
 from mappa_core.calls.spend_ledger import CostBound, Reservation, reserve_cost
 from mappa_core.calls.work_deadline import waiting_for_turn
 from mappa_core.errors import CallError, CallFault
@@ -57,20 +58,26 @@ class BatchTransport(Transport, Protocol):
 class ProviderClient:
     """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock. A call
     waits for a concurrency slot, for the rate limits per minute, and for the end of a pause that a Retry-After header
-    asked for; then it is sent with a deadline, which does not cover the wait. An exception of the transport other than
-    CallError is a bug of the transport and is passed on."""
+    asked for; then it is sent with a deadline, which does not cover the wait. A transport that raises what is no
+    CallError, or hangs, is replaced (`RestartedTransport`), as it is when the circuit breaker opens: what looks like an
+    outage may be its own broken client."""
 
     def __init__(
         self,
-        transport: Transport,
+        build: Callable[[], Transport],
         *,
         name: str,
         limits: CallLimits,
         price: Price | None = None,
         random: Random | None = None,
     ) -> None:
-        """`name` is the name of the offer; `random` draws the waits between attempts."""
-        self._transport = transport
+        """`build` builds the transport, and others that replace it; `name` is the name of the offer; `random` draws the
+        waits between attempts."""
+        first = build()
+        # One of batches mends its own connection: what it waits for outlives that.
+        self._transport: BatchTransport | RestartedTransport = (
+            first if isinstance(first, BatchTransport) else RestartedTransport(first, build, provider=name)
+        )
         self._name = name
         self._limits = limits
         self._price = price
@@ -116,21 +123,26 @@ class ProviderClient:
         with waiting_for_turn():
             await self._concurrency.acquire()
         try:
-            return await _with_deadline(self._limits.timeout_s, self._transport.count(messages))
+            if isinstance(self._transport, BatchTransport):
+                return await self._transport.count(messages)
+            return await self._transport.count(messages, self._limits.timeout_s)
         finally:
             self._concurrency.release()
 
     async def close(self) -> None:
-        await self._transport.close()
+        if isinstance(self._transport, BatchTransport):
+            await close_transport(self._transport, self._name)
+        else:
+            await self._transport.close()
 
     async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
         """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
-        bound = self._cost_bound(request)
-        if isinstance(self._transport, BatchTransport):
+        bound, transport = self._cost_bound(request), self._transport
+        if isinstance(transport, BatchTransport):
             with waiting_for_turn():
-                is_sent = self._transport.is_submitted(request)
+                is_sent = transport.is_submitted(request)
                 reservation = await reserve_cost(self._payer, bound, is_sent=is_sent, in_batch=True)
-                return await self._settled(reservation, self._transport.complete(request))
+                return await self._settled(reservation, transport.complete(request))
         # Before the call waits for a slot: thousands of calls should not queue for a provider that is down. `_send`
         # checks again, after the wait.
         self._breaker.check(_now())
@@ -147,7 +159,7 @@ class ProviderClient:
             except BaseException:
                 reservation.release()
                 raise
-            return await self._send(request, tries, estimate, reservation)
+            return await self._send(transport, request, tries, estimate, reservation)
         finally:
             self._concurrency.release()
 
@@ -168,14 +180,22 @@ class ProviderClient:
                 )
             await asyncio.sleep(wait_s)
 
-    async def _send(self, request: Request, tries: int, estimate: float, reservation: Reservation) -> Reply | CallError:
+    async def _send(
+        self,
+        transport: RestartedTransport,
+        request: Request,
+        tries: int,
+        estimate: float,
+        reservation: Reservation,
+    ) -> Reply | CallError:
         # Read before the call: an overload that is reported while the call is under way has lowered the limit for this
         # one, too.
         generation = self._concurrency.generation
         timeout_s = min(request.timeout_s, self._limits.timeout_s)
-        answer = await self._settled(reservation, _with_deadline(timeout_s, self._transport.complete(request)))
+        answer = await self._settled(reservation, transport.complete(request, timeout_s))
         if isinstance(answer, CallError):
-            self._record_fault(answer, tries, generation)
+            if self._record_fault(answer, tries, generation):
+                transport.restart(f"{self._name} failed {self._limits.breaker_failures} times in a row: {answer}")
             return answer
         self._breaker.record_success()
         self._concurrency.record_success()
@@ -218,20 +238,22 @@ class ProviderClient:
         )
         return CostBound(most=most, likely=likely)
 
-    def _record_fault(self, fault: CallError, tries: int, generation: int) -> None:
+    def _record_fault(self, fault: CallError, tries: int, generation: int) -> bool:
+        """Record a fault and return whether it opens the circuit breaker."""
         if fault.kind in THROTTLING:
             self._concurrency.record_overload(generation)
         if fault.kind in RETRYABLE and fault.retry_after_s is not None:
             self._rate_limiter.pause(fault, _now())
         if fault.kind not in OUTAGES:
             self._breaker.record_success()
-            return
+            return False
         # A short fault fails all calls in flight at once. So only these calls count as failures of the provider:
         # retries, calls that will not be retried, and calls that ran into their deadline.
         is_retry = tries > 1
         will_be_retried = tries < self._limits.attempts and fault.kind in RETRYABLE
         if is_retry or not will_be_retried or fault.kind == "timeout":
-            self._breaker.record_failure(fault, _now())
+            return self._breaker.record_failure(fault, _now())
+        return False
 
     def _backoff_s(self, tries: int) -> float:
         """Exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015)."""
@@ -251,7 +273,7 @@ def derive_offer(offer: Offer[Transport], added: type, build: Callable[[Provider
 
     def build_with_client(options: Any) -> T:
         price = charged_price(options)
-        client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=price)
+        client = ProviderClient(lambda: offer.build(options), name=offer.name, limits=options.limits, price=price)
         return build(client, options)
 
     return Offer(offer.name, build_with_client, merge_options(added, offer.options))
@@ -259,14 +281,3 @@ def derive_offer(offer: Offer[Transport], added: type, build: Callable[[Provider
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _with_deadline(seconds: float, call: Awaitable[T]) -> T:
-    """Return the result of `call`, or raise CallError `timeout`."""
-    try:
-        async with asyncio.timeout(seconds) as deadline:
-            return await call
-    except TimeoutError:
-        if not deadline.expired():
-            raise  # The transport's own TimeoutError, which is a bug of it and no fault of the provider.
-        raise CallError("timeout", f"no reply within {seconds:g} s") from None

@@ -32,7 +32,7 @@ def says(role: str, content: str, **more) -> Message:
 
 def policy_over(transport, **options) -> ApiPolicy:
     chosen = ApiPolicyOptions(**options)
-    return ApiPolicy(ProviderClient(transport, name="gemini", limits=chosen.limits, random=Random(0)), chosen)
+    return ApiPolicy(ProviderClient(lambda: transport, name="gemini", limits=chosen.limits, random=Random(0)), chosen)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class Paid:
 
 
 async def spend(ledger: Ledger, transport: Paid, most_usd: float, calls: int = 200, **limits) -> list[str]:
-    client = ProviderClient(transport, name="p", limits=CallLimits(**{"attempts": 1, **limits}), price=PRICE)
+    client = ProviderClient(lambda: transport, name="p", limits=CallLimits(**{"attempts": 1, **limits}), price=PRICE)
 
     async def one() -> str:
         with ledger.enforce_cap():
@@ -137,7 +137,7 @@ def test_a_call_that_did_not_reach_the_provider_is_free(travel, answer):
 
 def test_a_call_that_is_cancelled_may_have_been_billed_and_one_that_waits_was_not(travel, answer):
     ledger = Ledger(1.0)
-    client = ProviderClient(Paid(answer, [0.5]), name="p", limits=CallLimits(), price=PRICE)
+    client = ProviderClient(lambda: Paid(answer, [0.5]), name="p", limits=CallLimits(), price=PRICE)
 
     async def main():
         with ledger.enforce_cap():

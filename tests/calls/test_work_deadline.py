@@ -38,7 +38,7 @@ def judged(coach, count, timeout_s):
 
 
 def client_of(transport, **limits):
-    return ProviderClient(transport, name="gemini", limits=CallLimits(**limits), random=Random(0))
+    return ProviderClient(lambda: transport, name="gemini", limits=CallLimits(**limits), random=Random(0))
 
 
 @pytest.mark.parametrize("limits", [{"requests_per_minute": 60}, {"concurrency": 1}], ids=str)

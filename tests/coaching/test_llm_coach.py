@@ -689,7 +689,7 @@ async def test_call_without_waiting_callers_is_cancelled_and_the_next_question_c
     assert (transport.cancelled, len(transport.requests)) == (1, 1)
 
 
-async def test_exception_of_a_transport_is_raised_in_all_waiting_callers(open_cassette: OpenCassette) -> None:
+async def test_a_transport_that_breaks_fails_the_verdicts_of_all_waiting_callers(open_cassette: OpenCassette) -> None:
     transport = Held(ZeroDivisionError("a bug"))
     coach = coach_on(transport)
     with open_cassette("auto") as cassette:
@@ -697,8 +697,11 @@ async def test_exception_of_a_transport_is_raised_in_all_waiting_callers(open_ca
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(2)]
         await transport.begun.wait()
         transport.go.set()
-        results = await asyncio.gather(*asking, return_exceptions=True)
-    assert [type(result) for result in results] == [ZeroDivisionError, ZeroDivisionError]
+        verdicts = await asyncio.gather(*asking)
+    said = "connection: the client of scripted broke: ZeroDivisionError: a bug"
+    assert [(verdict.status, (verdict.error or "").partition(" (")[0]) for verdict in verdicts] == [
+        ("failed", said)
+    ] * 2
 
 
 # As an offer

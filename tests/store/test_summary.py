@@ -91,6 +91,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
         "coach": {"verdicts": 100, "failed": 1, "usd": None},
         "tools": {"lost": 0, "retries": 0},
         "engine_losses": 0,
+        "transport_losses": 0,
         "seconds": {"wall": 120.0, "cpu": 200.0},
     }
 

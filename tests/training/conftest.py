@@ -42,6 +42,7 @@ from mappa_core import (
     files,
     hookimpl,
 )
+from mappa_core.calls import restarts
 from mappa_core.credit import counterfactual
 from mappa_core.engine import EngineLost, VersionSpan
 
@@ -415,6 +416,12 @@ def fsync_path() -> Callable[[Path], None]:
 def sync_checkpoints_by(monkeypatch) -> Callable[[Callable[[Path], None]], None]:
     """Lets a function sync the files of checkpoints."""
     return lambda sync: monkeypatch.setattr(checkpoint, "fsync_path", sync)
+
+
+@pytest.fixture
+def hang_after(monkeypatch) -> Callable[[float], None]:
+    """Sets the seconds in which a call has to end that was cancelled; what calls a provider hangs that needs longer."""
+    return lambda seconds: monkeypatch.setattr(restarts, "CANCEL_S", seconds)
 
 
 @pytest.fixture

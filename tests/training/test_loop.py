@@ -23,8 +23,8 @@ def start(registry, tmp_path, *settings, name="run"):
 def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
     trained = start(registry, tmp_path).train()
     summary = json.loads((trained.folder / "summary.json").read_text())
-    keys = "schema plugin recipe recipe_hash seed status iterations eval agents coach tools engine_losses seconds"
-    assert list(summary) == keys.split()
+    described = "schema plugin recipe recipe_hash seed status iterations eval agents coach tools"
+    assert list(summary) == [*described.split(), "engine_losses", "transport_losses", "seconds"]
     assert [summary[key] for key in ("plugin", "recipe", "status", "iterations")] == ["doubles", "tiny", "done", 4]
     assert summary["coach"] == {"verdicts": 32, "failed": 0, "usd": 0.0}
     assert summary["eval"]["metric"] == "correct" and summary["eval"]["n"] == 4

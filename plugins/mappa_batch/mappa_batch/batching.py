@@ -18,7 +18,7 @@ from mappa_batch.options import BatchOptions
 from mappa_batch.record import BatchRecord, Place, RecordedBatch
 from mappa_batch.wire import BatchState, BatchWire, Outcome
 from mappa_core import Message
-from mappa_core.transport import BatchTransport, CallError, CallFault, Reply, Request
+from mappa_core.transport import BatchTransport, CallError, CallFault, Reply, Request, ask_reconnecting
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class BatchingTransport(BatchTransport):
             raise
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        return await self._wire.count(messages)
+        return await self._ask(lambda: self._wire.count(messages))
 
     async def close(self) -> None:
         self._stop_timer()
@@ -262,13 +262,17 @@ class BatchingTransport(BatchTransport):
                 return state
             await asyncio.sleep(self._options.poll_s)
 
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the wire, over a new connection where the old one broke."""
+        return await ask_reconnecting(self._wire, ask, provider=self._name)
+
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask again after passing faults, for up to `give_up_s`: a batch outlives an outage."""
         loop = asyncio.get_running_loop()
         until, wait_s = loop.time() + self._options.give_up_s, min(FIRST_WAIT_S, self._options.poll_s)
         while True:
             try:
-                return await ask()
+                return await self._ask(ask)
             except CallError as fault:
                 wait_s = max(wait_s, fault.retry_after_s or 0.0)
                 if fault.kind not in TRANSIENT or loop.time() + wait_s > until:

@@ -23,7 +23,7 @@ def no_trust_store(monkeypatch: pytest.MonkeyPatch) -> None:
 class CappedClient(ProviderClient):
     def __init__(self, transport: Any, ledger: Ledger, usd_per_million: float) -> None:
         price = Price(input=usd_per_million, output=usd_per_million)
-        super().__init__(transport, name="memory", limits=CallLimits(attempts=1), price=price)
+        super().__init__(lambda: transport, name="memory", limits=CallLimits(attempts=1), price=price)
         self._ledger = ledger
 
     def spent(self) -> float | None:

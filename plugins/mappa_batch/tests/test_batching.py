@@ -442,6 +442,37 @@ def test_a_bug_of_a_wire_is_raised_to_the_callers(travel: Travel, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("question", "arrived"), [("submit", False), ("submit", True), ("poll", True), ("results", True)]
+)
+def test_a_wire_that_breaks_connects_again_and_no_batch_is_submitted_twice(
+    travel: Travel, tmp_path: Path, question: str, arrived: bool
+) -> None:
+    provider, closed = Provider(), []
+    ask_provider = getattr(provider, question)
+    broken = iter([RuntimeError("Session is closed"), MemoryError(), RuntimeError("Event loop is closed")])
+
+    async def breaking(*arguments: Any) -> Any:
+        if arrived and question == "submit" and not provider.batches:
+            await ask_provider(*arguments)
+        if (error := next(broken, None)) is not None:
+            raise error
+        return await ask_provider(*arguments)
+
+    async def find(token: str, count: int, since: datetime) -> str | None:
+        return "0" if provider.batches else None
+
+    async def close() -> None:
+        closed.append(len(provider.batches))
+
+    provider.find, provider.close = find, close  # type: ignore[method-assign]
+    setattr(provider, question, breaking)
+    assert travel(ask_and_close(provider, tmp_path, ["a", "b"])) == ["a, 1", "b, 1"]
+    assert provider.batches == [["a", "b"]]
+    # What arrived is found by the second attempt; everything else breaks three times. And once it is closed at the end.
+    assert len(closed) == (1 if question == "submit" and arrived else 3) + 1
+
+
+@pytest.mark.parametrize(
     "wrong",
     [{"quiet_s": 0.0}, {"poll_s": float("inf")}, {"price_share": 0.0}, {"price_share": 1.5}, {"max_requests": 0}],
 )

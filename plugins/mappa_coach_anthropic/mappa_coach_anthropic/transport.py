@@ -67,6 +67,9 @@ class AnthropicTransport(SdkTransport[AsyncAnthropic]):
             case APIConnectionError(__cause__=ClientError()):
                 # What the SDK's transport does not take for a broken connection.
                 return CallError("garbled", f"{self.host} answers with something that is not HTTP")
+            case APIConnectionError(__cause__=RuntimeError() | MemoryError()):
+                # The SDK takes every exception for a broken connection, also that its own client is closed.
+                return None
             case APIConnectionError():
                 return CallError("connection", self._hide(str(error.__cause__)))
         return None
