@@ -89,10 +89,6 @@ class Recipe:
     name: str
     file: Traversable
 
-    @property
-    def full_name(self) -> str:
-        return f"{self.plugin}/{self.name}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
@@ -105,11 +101,6 @@ class Registry:
     def versions(self) -> Mapping[str, str]:
         """Version by distribution, as recorded with a run."""
         return {plugin.package: plugin.version for plugin in self.plugins.values()}
-
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """Full names of all recipes, sorted."""
-        return tuple(sorted(f"{plugin.name}/{name}" for plugin in self.plugins.values() for name in plugin.recipes))
 
     def names(self, kind: OfferKind) -> tuple[str, ...]:
         """Names of all offers of `kind`, sorted."""
@@ -131,7 +122,8 @@ class Registry:
         raise PluginError(f"no {KIND_NAMES[kind]} is called {name!r}.{hint}{''.join(broken)}")
 
     def build(self, kind: OfferKind, name: str, options: object | None = None) -> Any:
-        """Build the offer `name` from an instance of its options dataclass; None uses the defaults."""
+        """Build the offer `name` from an instance of its options dataclass; None uses the defaults. Raises PluginError
+        if it is unknown or calls exit, TypeError for other options, and what its `build` raises."""
         offer = self.offer(kind, name)
         chosen = offer.options() if options is None else options
         if not isinstance(chosen, offer.options):
@@ -204,7 +196,8 @@ def load_plugins(
     block: Collection[str] = (), only: Collection[str] | None = None, modules: Mapping[str, object] | None = None
 ) -> Registry:
     """Load core's offers, every installed plugin except those in `block`, or only those in `only`, and the plugins
-    `modules` of a script or a notebook: objects by name whose attributes are hooks."""
+    `modules` of a script or a notebook: objects by name whose attributes are hooks. Raises PluginError for a name that
+    is taken, and for a hook that does not exist or is not marked."""
     core = importlib.import_module(CORE_MODULE)
     plugins = {CORE: _collect(core, CORE, CORE_PACKAGE, version(CORE_PACKAGE))}
     broken: dict[str, BrokenPlugin] = {}

@@ -95,8 +95,8 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Usage and cost of `calls` provider calls. `prompt_tokens` include `cached_tokens`, `completion_tokens` include
-    `thinking_tokens`. None: not reported, or of unknown price."""
+    """Usage of `calls` provider calls and their cost in US dollars. `prompt_tokens` include `cached_tokens`,
+    `completion_tokens` include `thinking_tokens`. None: not reported, or of unknown price."""
 
     calls: int
     prompt_tokens: int | None = None
@@ -190,7 +190,6 @@ class Inspection:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
     """One action of one agent: the unit of credit. It holds no verdict; verdicts refer to it by `id`.
-
     `reply` is the completion as a message (think text separated, native calls parsed), as other agents see it.
     `results` are those of `calls`, in order. `inspection` is made after the action, None if there is none. `tools`
     names the run's tools that were available; `own_tools` are answered by the workflow itself: their calls are in
@@ -200,8 +199,8 @@ class Step:
 
     id: str
     agent: str
-    turn: int
-    position: int
+    turn: int  # index among the agent's own actions, from 0
+    position: int  # index among all actions of the trajectory, from 0
     policy: str
     messages: tuple[Message, ...]
     reply: Message
@@ -209,7 +208,7 @@ class Step:
     tools: tuple[str, ...] = ()
     own_tools: tuple[ToolSpec, ...] = ()
     stop: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # relative paths in the workspace before the action
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     breaches: tuple[Breach, ...] = ()
@@ -324,8 +323,8 @@ class Trajectory:
 
     id: str
     task: Task
-    sample: int
-    iteration: int
+    sample: int  # from 0, among the trajectories of its task in this iteration
+    iteration: int  # from 0
     steps: tuple[Step, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     outcome: Mapping[str, float] = field(default_factory=dict)

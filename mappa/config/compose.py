@@ -355,7 +355,7 @@ def _choose_recipe(registry: Registry, plugin: str | None, recipe: str | None, s
             raise ConfigError(f"a config file belongs to recipe {name}, and plugin {plugin!r} was asked for")
         plugin, recipe = owner, recipe or short
     if plugin is None:
-        known = ", ".join(sorted({name.partition("/")[0] for name in registry.recipes}))
+        known = ", ".join(sorted(name for name, loaded in registry.plugins.items() if loaded.recipes))
         raise ConfigError(f"no plugin was named: --plugin NAME. Plugins with recipes: {known or 'none is installed'}.")
     recipes = tuple(registry.plugin(plugin).recipes)
     return registry.recipe(plugin, recipe or (recipes[0] if len(recipes) == 1 else DEFAULT_RECIPE))
@@ -366,7 +366,7 @@ def _recipe_layers(registry: Registry, recipe: Recipe) -> list[SettingsNode]:
     layers: list[SettingsNode] = []
     seen = [recipe.name]
     while True:
-        source = f"recipe {recipe.full_name}"
+        source = f"recipe {recipe.plugin}/{recipe.name}"
         settings, base = _pop_text(parse_yaml(recipe.file.read_text("utf-8"), source), EXTENDS)
         layers.insert(0, settings)
         if base is None:

@@ -10,9 +10,8 @@ from mappa.config.compose import ComposedConfig
 from mappa.evaluation.heldout import Evaluation, evaluate
 from mappa.evaluation.probe import Probe, probe_session
 from mappa.rollout.resume import ResumedIteration
-from mappa.session import attach_coaches, open_session, record_session_events
+from mappa.session import attach_coaches, create_folder_for, open_session, record_session_events
 from mappa.store.checkpoint import POLICIES, Checkpoint
-from mappa.store.folder import RunFolder
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
 from mappa_core.records import Role, Sandbox, Trajectory
@@ -69,14 +68,7 @@ async def evaluate_standalone(
             iteration = checkpoint.manifest.iteration
         if on_start is not None:
             on_start(len(parts.report) * config.eval.samples)
-        folder = RunFolder.create(
-            Path(config.run.root),
-            config.run.name,
-            plugin=composed.plugin,
-            recipe=f"{composed.recipe}-{purpose}",
-            config=composed.to_yaml(),
-            code=composed.code,
-        )
+        folder = create_folder_for(composed, purpose=purpose, name=config.run.name)
         with folder, attach_coaches(folder, session):
             record_session_events(session, folder.store)
             evaluation, trajectories = await evaluate(

@@ -33,9 +33,8 @@ from mappa.look.interventions import (
 )
 from mappa.runs import RunReader
 from mappa.session.builder import open_session
-from mappa.session.runtime import record_session_events
+from mappa.session.runtime import create_folder_for, record_session_events
 from mappa.session.stored_runs import StoredScenes, open_coach
-from mappa.store.folder import RunFolder
 from mappa_core import RunError, Split, Task, ToolError, Trajectory, Verdict
 from mappa_core.files import storage_errors, write_atomic
 from mappa_core.plugins import Registry
@@ -129,16 +128,7 @@ async def prove_blame(
         failed = [
             tasks.renew(play, split) for play in _select_failed(reader, run, split, session.workflow.metric, limit)
         ]
-        folder = stack.enter_context(
-            RunFolder.create(
-                Path(config.run.root),
-                None,
-                plugin=composed.plugin,
-                recipe=f"{composed.recipe}-prove",
-                config=composed.to_yaml(),
-                code=composed.code,
-            )
-        )
+        folder = stack.enter_context(create_folder_for(composed, purpose="prove"))
         with storage_errors(folder.files):
             copy_archive(reader.files, folder.files)
         record_session_events(session, folder.store)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +34,7 @@ JUDGED_NOTE = "judged/"
 PLAYS_AT_ONCE = 64
 """Plays in memory, after which it is kept how far the coach came."""
 _UNJUDGED = "SELECT number, id FROM trajectories WHERE number > ? AND +split = ? AND finished ORDER BY number"
+_PLAY = "SELECT id FROM trajectories WHERE number = ?"
 _HOW_MANY = frozenset({"spend_usd", "timeout_s", "max_missing", "cassette"})
 """Settings of a coach that do not change what it says."""
 
@@ -54,7 +54,8 @@ class NewVerdicts:
 
 
 class _Progress(msgspec.Struct):
-    """The plays that a coach has judged: all up to the number `until` but those `left`, of which a verdict failed."""
+    """The plays that a coach has judged: all up to the number `until` but those `left`, of which a verdict failed or
+    which had to wait."""
 
     until: int = 0
     left: list[int] = msgspec.field(default_factory=list)
@@ -86,22 +87,17 @@ async def judge_new_plays(
     """
     config = composed.config
     name = name_judgement(composed)
+    cap = config.coach.spend_usd
+    ledger = Ledger(None if cap is None else max(0.0, cap - spent_usd))
+    verdicts: Sequence[Verdict] = ()
     with RunFolder.open(path) as folder, RunReader(path) as reader:
-        progress = folder.store.note(JUDGED_NOTE + name, _Progress) or _Progress()
-        due = _find_due(reader, progress)
-        cap = config.coach.spend_usd
-        ledger = Ledger(None if cap is None else max(0.0, cap - spent_usd))
-        verdicts: list[Verdict] = []
-        # They stay due, also when those after them are judged.
-        left = [number for number, one in due if one in leave]
-        due = [(number, one) for number, one in due if one not in leave]
-        if left:
-            progress.left = sorted({*progress.left, *left})
-            folder.store.set_note(JUDGED_NOTE + name, progress)
+        judged = _JudgedPlays(folder, name)
+        due = judged.find_due(reader, leave)
         if due:
-            async with AsyncExitStack() as stack:
-                scenes = await stack.enter_async_context(open_stored_scenes(config, registry, reader.files))
-                coach = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
+            async with (
+                open_stored_scenes(config, registry, reader.files) as scenes,
+                open_coach(config, registry, path, scenes.bench) as coach,
+            ):
                 if on_providers is not None:
                     on_providers(coach.coach.providers)
                 if on_start is not None:
@@ -110,30 +106,16 @@ async def judge_new_plays(
                 limits = JudgingLimits(
                     concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger
                 )
-                judging = _Judging(name, coach, scenes, limits, folder, reader, progress, on_verdict)
-                # A batch of a provider should hold all that there is to ask, and is waited for once.
-                size = len(due) if any(one.batched for one in coach.coach.providers) else PLAYS_AT_ONCE
-                due.sort()
-                for start in range(0, len(due), size):
-                    if not await judging.judge(due[start : start + size]):
-                        break  # It answers nothing any more, as at its cap: the others are asked for the next time.
-                verdicts = judging.verdicts
-        return NewVerdicts(
-            coach=config.coach.use,
-            plays=len(due),
-            counts=count_statuses(verdicts),
-            usd=ledger.total_usd,
-            uncertain_usd=ledger.uncertain_usd,
-            max_missing=config.coach.max_missing,
-        )
-
-
-def _find_due(reader: RunReader, progress: _Progress) -> list[tuple[int, str]]:
-    """Number and id of the plays that came since, and of those that were left."""
-    due = [(int(number), str(one)) for number, one in reader.query(_UNJUDGED, progress.until, IMPORT_SPLIT)]
-    for number in (number for number in progress.left if number <= progress.until):
-        due += [(number, str(one)) for (one,) in reader.query("SELECT id FROM trajectories WHERE number = ?", number)]
-    return due
+                judging = _Judging(name, coach, scenes, limits, folder, reader, judged, on_verdict)
+                verdicts = await judging.judge_all(due)
+    return NewVerdicts(
+        coach=config.coach.use,
+        plays=len(due),
+        counts=count_statuses(verdicts),
+        usd=ledger.total_usd,
+        uncertain_usd=ledger.uncertain_usd,
+        max_missing=config.coach.max_missing,
+    )
 
 
 def name_judgement(composed: ComposedConfig) -> str:
@@ -143,36 +125,75 @@ def name_judgement(composed: ComposedConfig) -> str:
     return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
 
 
+class _JudgedPlays:
+    """How far the coach of this name came in a run, in whose notes it is kept."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        self._store = folder.store
+        self._note = JUDGED_NOTE + name
+        self._progress = folder.store.note(self._note, _Progress) or _Progress()
+
+    def find_due(self, reader: RunReader, leave: Collection[str]) -> list[tuple[int, str]]:
+        """Number and id of the plays that came since, and of those that were left, in order. Those whose id is in
+        `leave` are left: they stay due, also when those after them are judged."""
+        progress = self._progress
+        due = [(int(number), str(play)) for number, play in reader.query(_UNJUDGED, progress.until, IMPORT_SPLIT)]
+        for number in (number for number in progress.left if number <= progress.until):
+            due += [(number, str(play)) for (play,) in reader.query(_PLAY, number)]
+        left = {number for number, play in due if play in leave}
+        if left:
+            progress.left = sorted({*progress.left, *left})
+            self._store.set_note(self._note, progress)
+        return sorted((number, play) for number, play in due if number not in left)
+
+    def record(self, numbers: Collection[int], failed: Collection[int]) -> None:
+        """Keep that the plays of these numbers are judged, but those of which a verdict failed."""
+        self._progress.left = sorted({*self._progress.left}.difference(numbers).union(failed))
+        self._progress.until = max(self._progress.until, *numbers)
+        self._store.set_note(self._note, self._progress)
+
+
 class _Judging:
     """Judges plays and stores their verdicts: those on a play together, where the coach judges it as a whole."""
 
     def __init__(
         self,
         name: str,
-        judge: NamedCoach,
+        coach: NamedCoach,
         scenes: StoredScenes,
         limits: JudgingLimits,
         folder: RunFolder,
         reader: RunReader,
-        progress: _Progress,
+        judged: _JudgedPlays,
         on_verdict: Callable[[Verdict], None] | None,
     ) -> None:
-        self.verdicts: list[Verdict] = []
         self._name = name
-        self._judge = judge
+        self._coach = coach
         self._scenes = scenes
         self._limits = limits
         self._store = folder.store
         self._reader = reader
-        self._progress = progress
+        self._judged = judged
         self._on_verdict = on_verdict
+        self._verdicts: list[Verdict] = []
         self._waiting: dict[str, list[Verdict]] = {}
         self._given: set[str] = set()
         """Steps of which there is a verdict, though it is asked for another one of their play."""
 
-    async def judge(self, plays: Sequence[tuple[int, str]]) -> bool:
-        """Judge some plays, by number and id, and keep that they are judged. Returns whether the coach answered."""
-        review = self._judge.coach.by_trajectory
+    async def judge_all(self, plays: Sequence[tuple[int, str]]) -> Sequence[Verdict]:
+        """Judge plays, by number and id, until the coach answers nothing any more, and return the verdicts that were
+        stored."""
+        # A batch of a provider should hold all that there is to ask, and is waited for once.
+        batched = any(provider.batched for provider in self._coach.coach.providers)
+        size = len(plays) if batched else PLAYS_AT_ONCE
+        for start in range(0, len(plays), size):
+            if not await self._judge(plays[start : start + size]):
+                break  # As at its cap: the others are asked for the next time.
+        return self._verdicts
+
+    async def _judge(self, plays: Sequence[tuple[int, str]]) -> bool:
+        """Judge some plays and keep that they are judged. Returns whether the coach answered."""
+        review = self._coach.coach.by_trajectory
         asked: list[Sequence[Scene]] = []
         for _, identity in plays:
             play = self._reader.trajectory(identity)
@@ -188,16 +209,13 @@ class _Judging:
                 self._store_verdicts(self._waiting.pop(trajectory))
             return verdict
 
-        given = await judge_actions(self._judge, asked, self._limits, review=review, finalize=finalize)
+        given = await judge_actions(self._coach, asked, self._limits, review=review, finalize=finalize)
         failed = [
             number
             for (number, _), verdicts in zip(plays, given, strict=True)
-            if any(one.status == "failed" for one in verdicts)
+            if any(verdict.status == "failed" for verdict in verdicts)
         ]
-        numbers = {number for number, _ in plays}
-        self._progress.left = sorted({*self._progress.left} - numbers | {*failed})
-        self._progress.until = max(self._progress.until, *numbers)
-        self._store.set_note(JUDGED_NOTE + self._name, self._progress)
+        self._judged.record([number for number, _ in plays], failed)
         statuses = [verdict.status for verdicts in given for verdict in verdicts]
         return not statuses or any(status != "failed" for status in statuses)
 
@@ -210,7 +228,7 @@ class _Judging:
         return scenes if review and missing else missing
 
     def _identity(self, verdict: Verdict) -> str:
-        return f"{verdict.step}/{self._judge.name}/again/{self._name}"
+        return f"{verdict.step}/{self._coach.name}/again/{self._name}"
 
     def _with_identity(self, verdict: Verdict) -> Verdict:
         # One that failed is no answer, so that it leaves the name of the answer to the next one.
@@ -222,7 +240,7 @@ class _Judging:
         with self._store.together():
             for verdict in verdicts:
                 self._store.record_verdict(verdict)
-        self.verdicts += verdicts
+        self._verdicts += verdicts
         if self._on_verdict is not None:
             for verdict in verdicts:
                 self._on_verdict(verdict)

@@ -109,7 +109,7 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         """What `mappa observe` prints."""
-        from mappa.look.cli.observe import show_diagnosis
+        from mappa.look.cli.diagnosis_tables import show_diagnosis
         from mappa.look.printed import as_printed
 
         return as_printed(lambda console: show_diagnosis(console, self))

@@ -119,16 +119,16 @@ def build_arms(named: Mapping[str, Sequence[str]], grid: Sequence[str]) -> tuple
     )
 
 
-def read_arms(names: Sequence[str], metric: str) -> dict[str, tuple[str, ...]]:
+def read_arms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Read the overrides of named arms: of `process`, which rewards each action by its own verdict; of `outcome`, which
-    rewards every action by the `metric` of the workflow; or of a YAML file of settings, named by its stem.
+    rewards every action by the metric of the workflow; or of a YAML file of settings, named by its stem.
 
     Raises:
         ConfigError: a name is neither of them nor a file, or comes twice, or a file cannot be used.
     """
     known = {
         "process": ("shapers=[{use: scale}]",),
-        "outcome": (f"shapers=[{{use: outcome, options: {{metric: {format_scalar(metric)}}}}}]",),
+        "outcome": ("shapers=[{use: outcome}]",),
     }
     arms: dict[str, tuple[str, ...]] = {}
     for text in names:

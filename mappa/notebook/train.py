@@ -83,12 +83,11 @@ def train(
         RunError: the storage failed, as on a full disk; the run can be resumed.
         KeyboardInterrupt: the run was interrupted; its message says how to go on.
     """
-    if resume is None:
-        if recipe is None and coach is None:
-            # No verdict has a weight, and the outcome is every action's reward.
-            coach, shapers = {"use": no_verdict, "reward": {"live": 0}}, shapers or ["outcome"]
-    elif recipe is not None:
+    if resume is not None and recipe is not None:
         raise ConfigError(f"{recipe}: a run that is resumed goes on with its own recipe; leave the name out")
+    if resume is None and recipe is None and coach is None:
+        # No verdict has a weight, and the outcome is every action's reward.
+        coach, shapers = {"use": no_verdict, "reward": {"live": 0}}, shapers or ["outcome"]
     given = read_settings(
         workflow=workflow,
         tasks=tasks,
@@ -100,14 +99,21 @@ def train(
         name=None if resume is None else stored_plugin(resume),
     )
     if resume is None:
-        registry = given.load_plugins(own_recipe=recipe is None)
-        composed = compose(registry, recipe=recipe or _own_recipe(given), overrides=given.words, origin=ORIGIN)
-        run = Run(composed, registry)
-    else:
-        given = given_with_objects(given, resume)
-        registry = given.load_plugins(own_recipe=stored_plugin(resume) is not None)
-        run = Run.resume(run_folder(resume), *given.words, registry=registry, trust=trust)
-    return _train(run, given.plugin, progress)
+        return _train(_compose_run(given, recipe), given.plugin, progress)
+    given = given_with_objects(given, resume)
+    return _train(_resume_run(given, resume, trust=trust), given.plugin, progress)
+
+
+def _compose_run(given: CellSettings, recipe: str | None) -> Run:
+    """A new run of a recipe or, without one, of the objects that were given."""
+    registry = given.load_plugins(own_recipe=recipe is None)
+    composed = compose(registry, recipe=recipe or _own_recipe(given), overrides=given.words, origin=ORIGIN)
+    return Run(composed, registry)
+
+
+def _resume_run(given: CellSettings, resume: TrainedRun | Path | str, *, trust: bool) -> Run:
+    registry = given.load_plugins(own_recipe=stored_plugin(resume) is not None)
+    return Run.resume(run_folder(resume), *given.words, registry=registry, trust=trust)
 
 
 def _train(run: Run, plugin: ObjectPlugin, progress: bool | Listener) -> TrainedRun:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from mappa.session.policies import assign_policies, trained_policies
-from mappa_core.config.schema import RunConfig
+from mappa_core.config.schema import RunConfig, Use
 from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.credit.by_agent import combine_estimators
-from mappa_core.credit.shapers import DifferenceShaper
+from mappa_core.credit.shapers import DifferenceShaper, MetricOptions
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Estimator, Shaper, Workflow
@@ -19,12 +20,21 @@ def build_experience_builder(config: RunConfig, registry: Registry, workflow: Wo
     policies = assign_policies(config, tuple(workflow.agents))
     return ExperienceBuilder(
         reward=config.coach.reward,
-        shapers=tuple(registry.build("shapers", chosen.use, chosen.options) for chosen in config.shapers),
+        shapers=tuple(_build_shaper(chosen, registry, workflow) for chosen in config.shapers),
         policies=policies,
         trained=trained_policies(config, policies.values()),
         metric=workflow.metric,
         overflow=config.credit.overflow,
     )
+
+
+def _build_shaper(chosen: Use, registry: Registry, workflow: Workflow) -> Shaper:
+    """Build a shaper; one that reads an outcome, and of which no metric is set, reads the workflow's."""
+    options = chosen.options
+    if isinstance(options, MetricOptions) and options.metric is None:
+        options = replace(options, metric=workflow.metric)
+    shaper: Shaper = registry.build("shapers", chosen.use, options)
+    return shaper
 
 
 def build_estimator(config: RunConfig, registry: Registry) -> Estimator:

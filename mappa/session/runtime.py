@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from mappa.config.compose import ComposedConfig
 from mappa.rollout.team import Team
 from mappa.session.builder import Session
 from mappa.store.cassette import open_cassette
@@ -18,6 +19,19 @@ from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
 
 CASSETTE_NAME = "cassette.db"
+
+
+def create_folder_for(composed: ComposedConfig, *, purpose: str, name: str | None = None) -> RunFolder:
+    """Create the folder of a run that plays by a config for another `purpose` than to train: it stands behind the name
+    of the recipe. `name` is as of `RunFolder.create`. Raises RunError if the folder exists or the storage fails."""
+    return RunFolder.create(
+        Path(composed.config.run.root),
+        name,
+        plugin=composed.plugin,
+        recipe=f"{composed.recipe}-{purpose}",
+        config=composed.to_yaml(),
+        code=composed.code,
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Literal
 
 from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
-from mappa_core.protocols import Rewards
+from mappa_core.protocols import Rewards, Workflow
 from mappa_core.records import MAX_SCORE, Step, Trajectory
 
 
@@ -47,11 +47,21 @@ class ScaleShaper:
 
 
 @dataclass
-class OutcomeOptions:
+class MetricOptions:
+    """Options of a shaper that reads an outcome."""
+
+    metric: str | None = None
+    """Key of the outcome; the workflow's main metric by default."""
+
+    def read_metric(self) -> str:
+        """The key; outside a run, where no workflow says another, that of a workflow by default."""
+        return Workflow.metric if self.metric is None else self.metric
+
+
+@dataclass
+class OutcomeOptions(MetricOptions):
     """Gives every action the trajectory's outcome and ignores the coach: the outcome-only baseline."""
 
-    metric: str = "correct"
-    """Key of the outcome; the workflow's main metric."""
     scale: float = 1.0
     """Factor from the outcome's unit to the reward's."""
 
@@ -63,17 +73,15 @@ class OutcomeShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        outcome = trajectory.outcome.get(self._options.metric)
+        outcome = trajectory.outcome.get(self._options.read_metric())
         reward = None if outcome is None else self._options.scale * outcome
         return (reward,) * len(rewards)
 
 
 @dataclass
-class OutcomeMixOptions:
+class OutcomeMixOptions(MetricOptions):
     """Adds the trajectory's outcome to every action's own reward."""
 
-    metric: str = "correct"
-    """Key of the outcome; the workflow's main metric."""
     process_weight: float = 0.7
     """Factor of the action's own reward. Bring it to the outcome's range with `scale` first."""
     outcome_weight: float = 0.3
@@ -92,7 +100,7 @@ class OutcomeMixShaper:
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
         options = self._options
         # A weight of 0 does not use the outcome, so it may be missing.
-        outcome = 0.0 if options.outcome_weight == 0 else trajectory.outcome.get(options.metric)
+        outcome = 0.0 if options.outcome_weight == 0 else trajectory.outcome.get(options.read_metric())
         if outcome is None:
             return (None,) * len(rewards)
         return tuple(
@@ -102,11 +110,9 @@ class OutcomeMixShaper:
 
 
 @dataclass
-class DifferenceOptions:
+class DifferenceOptions(MetricOptions):
     """Gives every action its counterfactual credit (`credit.counterfactual`)."""
 
-    metric: str = "correct"
-    """Key of the outcome; the workflow's main metric."""
     weight: float = 1.0
     """Factor from the outcome's unit to the reward's."""
     process_weight: float = 0.0
@@ -129,7 +135,7 @@ class DifferenceShaper:
         own_rewards = (0.0,) * len(rewards) if options.process_weight == 0 else rewards
         shaped: list[float | None] = []
         for step, own in zip(trajectory.steps, own_rewards, strict=True):
-            credit = counterfactual_credit(trajectory, step.position, options.metric).value
+            credit = counterfactual_credit(trajectory, step.position, options.read_metric()).value
             if credit is None or own is None:
                 shaped.append(None)
             else:

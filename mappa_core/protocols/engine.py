@@ -18,19 +18,21 @@ Rewards = tuple[float | None, ...]
 class Shaper(Protocol):
     """Transforms the rewards of one trajectory; None stays None unless the formula says otherwise."""
 
-    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards: ...
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        """Return a reward for each step of `trajectory`, in order, as `rewards` are."""
 
 
 class Estimator(Protocol):
     """Computes the advantages of one iteration. `state` consists of JSON values that are stored in the checkpoint."""
 
-    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]: ...
+    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
+        """Return the advantages, and the `state` for the next iteration; that of the first one is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossRows:
     """Inputs of a loss besides the new log-probabilities: tensors over the n tokens of one micro-batch, of the engine's
-    library. `row` counts within it, from 0; `weight` is that of the token's row."""
+    library. Log-probabilities are nats. `row` counts within it, from 0; `weight` is that of the token's row."""
 
     logprobs: Any  # (n,) of the sampler
     old_logprobs: Any  # (n,) of the learner before the update
@@ -68,7 +70,8 @@ class PromptOptimizer(Protocol):
 class Loss(Protocol):
     """Computes a policy loss per token, whose mean the engine takes, and sums of metrics, to be divided by tokens."""
 
-    def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]: ...
+    def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Return the losses (n,), and the sums of metrics, for `new_logprobs` (n,) in nats and `advantages` (n,)."""
 
 
 class Sampler(Protocol):
@@ -208,8 +211,11 @@ class Engine(Protocol):
         return None
 
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
-        """Write what `load` needs, in `dtype` if it can, and to POLICY/reference own references. Samplers may go on."""
+        """Write what `load` needs, weights in `dtype` (`checkpoint.dtype`) if it can, to a folder of each policy; to
+        `reference` in it what `PolicySpec.reference` needs, if that is set. Samplers may go on meanwhile."""
+
+    async def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises RunError if it is damaged, or of other policies."""
 
     def sampler(self, policy: str) -> Sampler: ...
-    async def load(self, folder: Path) -> None: ...
     async def close(self) -> None: ...

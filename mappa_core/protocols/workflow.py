@@ -32,7 +32,8 @@ Split = Literal["train", "eval"]  # Tasks to learn from, and held-out ones.
 class TaskSource(Protocol):
     """Source of tasks. `load` is called once per split, with the same order and ids every time."""
 
-    def load(self, split: Split) -> Sequence[Task]: ...
+    def load(self, split: Split) -> Sequence[Task]:
+        """Return the tasks of a split. Raises TaskError that names file and row, and ConfigError for an option."""
 
 
 @runtime_checkable
@@ -155,6 +156,7 @@ class Stage(Protocol):
 
         `tools` names tools or toolboxes of the run. `own_tools` are shown to the model too; the workflow answers their
         calls, which are in the step's `reply`. Sampling ends at the first text of `stop`, which the reply leaves out.
+        Raises RolloutError (PromptTooLong, ToolError, CallError), which ends the trajectory.
         """
 
     def count_tokens(self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec] = ()) -> int | None:

@@ -84,7 +84,7 @@ def test_the_sweeps_of_the_page_on_rewards_have_the_arms_that_it_names(tmp_path,
     assert len(set(rates)) == 18 and rates[0] == "process-1-s0" and rates[-1] == "outcome-3-s2"
     assert files[-3:] == ["both-s0", "both-s1", "both-s2"]
     arguments = dict(asked[:6])
-    assert "shapers=[{use: outcome, options: {metric: correct}}]" in arguments["outcome-s0"]
+    assert "shapers=[{use: outcome}]" in arguments["outcome-s0"]
     assert "shapers=[{use: scale}]" in arguments["process-s0"]
 
 

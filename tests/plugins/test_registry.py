@@ -57,11 +57,11 @@ def test_the_package_of_an_offer_that_is_installed_is_not_absent(site):
     assert load_plugins(only=("of_theirs",)).package_to_install("coaches", "gemini") is None
 
 
-def test_recipes_have_full_names_and_tiny_is_the_default(acme):
+def test_tiny_is_the_default_recipe(acme):
     registry = load_plugins()
-    assert {"acme/tiny", "acme/paper"} <= set(registry.recipes)
+    assert {"tiny", "paper"} <= registry.plugin("acme").recipes.keys()
     recipe = registry.recipe("acme")
-    assert (recipe.full_name, recipe.file.name) == ("acme/tiny", "tiny.yaml")
+    assert (recipe.plugin, recipe.name, recipe.file.name) == ("acme", "tiny", "tiny.yaml")
 
 
 def test_an_unknown_recipe_or_plugin_is_answered_with_close_matches(acme):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -15,13 +15,12 @@ from mappa.cli.console import Console, echo
 from mappa.cli.formats import format_count
 from mappa.cli.options import load_registry, trust_option
 from mappa.look.cli.import_lines import describe_import
-from mappa.look.cli.label_options import label_options
+from mappa.look.cli.mapping_options import mapping_options
 from mappa.look.cli.pulled_logs import find_logs
-from mappa_core import ConfigError
 from mappa_core.redaction import clean_line
 
 if TYPE_CHECKING:
-    from mappa.look.importing import Format, ImportResult
+    from mappa.look.importing import Format, ImportResult, LogMapping
 
 FORMATS = (
     "who-and-when", "agent-process-bench", "spans", "openai-agents", "langfuse", "atif", "inspect", "autogen",
@@ -33,30 +32,7 @@ FORMATS = (
 @click.command("import")
 @click.argument("files", metavar="FILE|URL...", type=click.Path(), nargs=-1, required=True)
 @click.option("--format", "file_format", type=click.Choice(FORMATS), help="Detected from the file by default.")
-@click.option(
-    "--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; may be repeated."
-)
-@click.option("--agent-from", metavar="KEY", help="Who speaks: a key of a message; of spans an attribute.")
-@click.option(
-    "--person", "persons", metavar="NAME", multiple=True, help="A named speaker that is no agent; may be repeated."
-)
-@click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
-@click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
-@click.option("--text", metavar="KEY", default="content", show_default=True, help="The text of a message.")
-@click.option("--prompt", metavar="KEY", help="The text of the task; else the first message of a user.")
-@click.option("--task-id", metavar="KEY", help="The name of the task; else one is made of its text.")
-@click.option("--truth", metavar="KEY", help="The known answer; no agent and, unless asked, no coach sees it.")
-@click.option("--stratum", metavar="KEY", help="What groups tasks in reports.")
-@click.option("--cluster", metavar="KEY", help="What tasks have in common that are no independent evidence.")
-@click.option(
-    "--outcome",
-    "outcomes",
-    metavar="[NAME=]KEY",
-    multiple=True,
-    help="A number; by default it is `correct`, within 0..1.",
-)
-@label_options
-@click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
+@mapping_options
 @root_option("Folder that the run is made in.")
 @click.option("--name", metavar="RUN", help="Name of the run folder; else derived from FILE.")
 @trust_option
@@ -64,28 +40,8 @@ FORMATS = (
 def command(
     files: Sequence[str],
     file_format: Format | None,
-    agents: Sequence[str],
-    agent_from: str | None,
-    persons: Sequence[str],
-    unnamed: str,
-    messages: str,
-    text: str,
-    prompt: str | None,
-    task_id: str | None,
-    truth: str | None,
-    stratum: str | None,
-    cluster: str | None,
-    outcomes: Sequence[str],
-    guilty_agent: str | None,
-    guilty_step: str | None,
-    guilt_reason: str | None,
-    guilt_category: str | None,
-    step_values: str | None,
+    mapping: LogMapping,
     labels: Sequence[str],
-    labels_of: str | None,
-    labelled_by: str | None,
-    steps_from: int,
-    steps_of: Literal["messages", "actions"],
     root: Path,
     name: str | None,
     trust: bool,
@@ -111,33 +67,9 @@ def command(
 
     With --labels the keys of labels are keys of that file's lines, and failures[id=cause.id].step goes through a list.
     """
-    from mappa.look.importing import LogMapping, import_logs
+    from mappa.look.importing import import_logs
     from mappa.look.importing.label_files import parse_label_file
-    from mappa.look.importing.log_mapping import PERSONS
 
-    mapping = LogMapping(
-        agents=_pairs(agents, "--agent", value_may_lack=True),
-        default_agent=unnamed,
-        persons=(*PERSONS, *(name.casefold() for name in persons)),
-        agent_from=agent_from,
-        messages=messages,
-        text=text,
-        prompt=prompt,
-        task_id=task_id,
-        truth=truth,
-        stratum=stratum,
-        cluster=cluster,
-        outcomes=_pairs([one if "=" in one else f"correct={one}" for one in outcomes], "--outcome"),
-        guilty_agent=guilty_agent,
-        guilty_step=guilty_step,
-        guilt_reason=guilt_reason,
-        guilt_category=guilt_category,
-        step_values=step_values,
-        labels_of=labels_of,
-        labelled_by=labelled_by,
-        steps_from=steps_from,
-        steps_of=steps_of,
-    )
     imported = import_logs(
         load_registry(), find_logs(files, root), mapping, root=root, name=name, file_format=file_format,
         label_files=[parse_label_file(word) for word in labels], trust=trust,
@@ -146,19 +78,6 @@ def command(
         echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
     else:
         show_import(Console(), imported)
-
-
-def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -> dict[str, str]:
-    """Parse NAME=VALUE words. Raises ConfigError for a word without a name, or a duplicate name."""
-    pairs: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or (equals and not value) or (not equals and not value_may_lack):
-            raise ConfigError(f"{option} {word}: write NAME=VALUE")
-        if name in pairs:
-            raise ConfigError(f"{option} {word}: {name} is named already")
-        pairs[name] = value
-    return pairs
 
 
 def show_import(console: Console, imported: ImportResult) -> None:

@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-from rich.table import Table
 
 from mappa.cli.announce import announce_providers, announce_sandboxes
 from mappa.cli.common_options import json_option, quiet_option
-from mappa.cli.console import Console, Name, echo, escape
-from mappa.cli.formats import format_count, format_percent
+from mappa.cli.console import Console, echo
 from mappa.cli.options import ConfigArguments, load_registry, recipe_options, trust_option
-from mappa.cli.tables import columns_table
 from mappa.look.cli.observe_log import LogObserving, observe_log_files
 from mappa.look.cli.pulled_logs import is_address, open_logs
 from mappa.look.cli.verdict_tables import check_answered
 from mappa.store.folder import is_run_folder, list_run_folders
 from mappa_core import ConfigError, RunError, Split
-from mappa_core.redaction import clean_line, clean_name
 
 if TYPE_CHECKING:
     from mappa.config.compose import ComposedConfig
     from mappa.look.coach_eval.metrics import VerdictCounts
-    from mappa.look.handoffs import Handoff
-    from mappa.look.observe import AgentDiagnosis, Diagnosis
+    from mappa.look.observe import Diagnosis
     from mappa_core import Registry
-    from mappa_core.records import Interval, Label
 
-MAX_FILE_REASONS = 3
-"""Maximum reasons listed for a broken file."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveRequest:
+    """The options of the command. `logs` are files, folders, patterns of names and addresses of tracers; `run` is that
+    of RUN. `arguments` have the words that are settings."""
+
+    arguments: ConfigArguments
+    logs: Sequence[str]
+    run: Path | None
+    coach: str | None
+    follow: bool
+    otlp: int | None
+    root: Path | None
+    split: Split | None
+    iteration: int | None
+    examples: int
+    trust: bool
+    quiet: bool
+    as_json: bool
+
+    @property
+    def is_about_log(self) -> bool:
+        """Whether plays of LOGs, or those that come over OTLP, are observed."""
+        return bool(self.logs) or self.otlp is not None
+
+    def check(self) -> None:
+        """Raises ConfigError for options that do not go together."""
+        names_recipe = bool(self.arguments.plugin or self.arguments.recipe or self.arguments.config_files)
+        chooses_rollouts = self.split is not None or self.iteration is not None
+        is_for_log = self.coach is not None or self.follow or self.root is not None
+        if self.is_about_log:
+            if names_recipe or chooses_rollouts:
+                raise ConfigError(
+                    "a LOG has no recipe: leave out --plugin, --recipe, --config, --split and --iteration"
+                )
+        elif self.run is not None:
+            if is_for_log:
+                raise ConfigError("--coach, --follow and --root are about a LOG: a RUN is judged by mappa judge")
+            if names_recipe or self.arguments.words:
+                raise ConfigError(
+                    "observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings"
+                )
+        else:
+            if is_for_log:
+                raise ConfigError(
+                    "--coach, --follow and --root are about a LOG: a recipe has a coach of its own, and run.root"
+                )
+            if chooses_rollouts:
+                raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
 
 
 @click.command("observe")
@@ -51,19 +90,7 @@ MAX_FILE_REASONS = 3
 @trust_option
 @quiet_option
 @json_option
-def command(
-    arguments: ConfigArguments,
-    coach: str | None,
-    follow: bool,
-    otlp: int | None,
-    root: Path | None,
-    split: Split | None,
-    iteration: int | None,
-    examples: int,
-    trust: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def command(arguments: ConfigArguments, **options: Any) -> None:
     """Show which agent fails, how often and why; trains nothing.
 
     A LOG is what a team of any framework wrote: a file, a folder or a pattern of names. Its plays become a run, each is
@@ -83,48 +110,30 @@ def command(
     with its coach, and also shows which files that agents hand on were missing or broken. Policies may be behind an API
     (policies.default.kind=api); then it needs no GPU and no torch.
     """
-    named = [word for word in arguments.settings if is_address(word) or "=" not in word or Path(word).exists()]
-    arguments = replace(arguments, settings=tuple(word for word in arguments.settings if word not in named))
-    paths = [_find_only_run(Path(word)) for word in named if not is_address(word)]
-    is_run = len(named) == len(paths) == 1 and is_run_folder(paths[0])
-    if otlp is not None and named:
-        raise ConfigError(f"--otlp is a log of its own: leave out {', '.join(named)}")
-    if otlp is not None or (named and not is_run):
-        if split is not None or iteration is not None or arguments.plugin or arguments.recipe or arguments.config_files:
-            raise ConfigError("a LOG has no recipe: leave out --plugin, --recipe, --config, --split and --iteration")
-        place = Path("runs") if root is None else root
-        words = [word if is_address(word) else str(_find_only_run(Path(word))) for word in named]
-        with open_logs(words, place, otlp=otlp) as logs:
-            observing = LogObserving(
-                paths=logs.paths,
-                refresh=logs.refresh,
-                coach=coach,
-                settings=arguments.settings,
-                root=place,
-                name=arguments.name,
-                examples=examples,
-                trust=trust,
-            )
-            observe_log_files(observing, follow=follow or otlp is not None, quiet=quiet, as_json=as_json)
-        return
-    if coach is not None or follow or root is not None:
-        other = "a RUN is judged by mappa judge" if is_run else "a recipe has a coach of its own, and run.root"
-        raise ConfigError(f"--coach, --follow and --root are about a LOG: {other}")
-    if is_run:
-        composed = None
-        diagnosis = _observe_run(arguments, paths[0], split, iteration, examples)
+    asked = _read_request(arguments, options)
+    asked.check()
+    if asked.is_about_log:
+        _observe_log(asked)
+    elif asked.run is not None:
+        _observe_run(asked, asked.run)
     else:
-        if split is not None or iteration is not None:
-            raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
-        registry = load_registry()
-        composed = arguments.compose(registry, "eval.coach=true")
-        diagnosis = _observe_recipe(registry, composed, examples, quiet=quiet or as_json)
-    if as_json:
-        echo(diagnosis_json(diagnosis))
-    else:
-        show_diagnosis(Console(), diagnosis)
-    if composed is not None:
-        check_answered([_counts(diagnosis)], composed.config.coach.max_missing)
+        _observe_recipe(asked)
+
+
+def _read_request(arguments: ConfigArguments, options: Mapping[str, Any]) -> ObserveRequest:
+    """Tell a RUN or LOGs from settings among the words of the command. Raises ConfigError for a LOG beside --otlp, and
+    RunError for a folder of several runs."""
+    words = [word for word in arguments.settings if is_address(word) or "=" not in word or Path(word).exists()]
+    if options["otlp"] is not None and words:
+        raise ConfigError(f"--otlp is a log of its own: leave out {', '.join(words)}")
+    places = [word if is_address(word) else str(_find_only_run(Path(word))) for word in words]
+    is_run = len(places) == 1 and not is_address(words[0]) and is_run_folder(Path(places[0]))
+    return ObserveRequest(
+        arguments=replace(arguments, settings=tuple(word for word in arguments.settings if word not in words)),
+        logs=() if is_run else places,
+        run=Path(places[0]) if is_run else None,
+        **options,
+    )
 
 
 def _find_only_run(path: Path) -> Path:
@@ -135,31 +144,42 @@ def _find_only_run(path: Path) -> Path:
     return inside[0] if inside else path
 
 
-def _counts(diagnosis: Diagnosis) -> VerdictCounts:
-    from mappa.look.coach_eval.metrics import VerdictCounts
+def _observe_log(asked: ObserveRequest) -> None:
+    """Judge what is new in the logs, and show what came of all of it; with `--follow` or `--otlp` for as long as they
+    grow."""
+    root = Path("runs") if asked.root is None else asked.root
+    with open_logs(asked.logs, root, otlp=asked.otlp) as logs:
+        observing = LogObserving(
+            paths=logs.paths,
+            refresh=logs.refresh,
+            coach=asked.coach,
+            settings=asked.arguments.settings,
+            root=root,
+            name=asked.arguments.name,
+            examples=asked.examples,
+            trust=asked.trust,
+        )
+        follow = asked.follow or asked.otlp is not None
+        observe_log_files(observing, follow=follow, quiet=asked.quiet, as_json=asked.as_json)
 
-    total = diagnosis.coach.total
-    return VerdictCounts(
-        verdicts=total.verdicts,
-        scored=total.scored,
-        abstained=total.abstained,
-        failed=total.failed,
-        replayed=total.replayed,
-        reasons=diagnosis.coach.reasons,
-    )
 
-
-def _observe_run(
-    arguments: ConfigArguments, folder: Path, split: Split | None, iteration: int | None, examples: int
-) -> Diagnosis:
+def _observe_run(asked: ObserveRequest, run: Path) -> None:
+    """Show what is recorded in a run."""
     from mappa.look.observe import observe_run
 
-    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
-        raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
-    return observe_run(folder, split=split, iteration=iteration, examples=examples)
+    _show(observe_run(run, split=asked.split, iteration=asked.iteration, examples=asked.examples), asked)
 
 
-def _observe_recipe(registry: Registry, composed: ComposedConfig, examples: int, *, quiet: bool) -> Diagnosis:
+def _observe_recipe(asked: ObserveRequest) -> None:
+    """Play a recipe with its coach, and show what came of it. Raises GuardStop if the coach answered too little."""
+    registry = load_registry()
+    composed = asked.arguments.compose(registry, "eval.coach=true")
+    diagnosis = _play_recipe(registry, composed, asked.examples, quiet=asked.quiet or asked.as_json)
+    _show(diagnosis, asked)
+    check_answered([_counts(diagnosis)], composed.config.coach.max_missing)
+
+
+def _play_recipe(registry: Registry, composed: ComposedConfig, examples: int, *, quiet: bool) -> Diagnosis:
     from mappa.cli.progress import rollout_bar
     from mappa.look.observe import observe_recipe
 
@@ -178,210 +198,24 @@ def _observe_recipe(registry: Registry, composed: ComposedConfig, examples: int,
         )
 
 
-def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
-    """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
-    reasoning."""
-    _show_outcome(console, diagnosis)
-    judged = diagnosis.coach.total.verdicts > 0
-    if not judged:
-        console.print("no coach was asked about them", style="yellow")
-    console.print(_table(diagnosis))
-    if diagnosis.handoffs:
-        _show_handoffs(console, diagnosis)
-    show_examples(console, diagnosis)
-    folder = shlex.quote(str(diagnosis.folder))
-    console.print(f"next     mappa runs trace {folder} ID", soft_wrap=True, highlight=False, markup=False)
-    if diagnosis.provable and not diagnosis.imported:
-        proof = f"proof    mappa prove {folder} --split {diagnosis.split}"
-        console.print(proof, soft_wrap=True, highlight=False, markup=False)
+def _show(diagnosis: Diagnosis, asked: ObserveRequest) -> None:
+    from mappa.look.cli.diagnosis_tables import diagnosis_json, show_diagnosis
 
-
-def show_examples(console: Console, diagnosis: Diagnosis) -> None:
-    """Print each agent's lowest actions with the coach's reasoning, where to look first, and what is missing."""
-    for agent in diagnosis.agents:
-        for example in agent.examples:
-            times = f"{example.count} times, first " if example.count > 1 else ""
-            console.print(
-                f"[bold]{example.score:g}[/]  {escape(agent.agent)}  {times}{escape(example.step)}",
-                highlight=False, soft_wrap=True,
-            )  # fmt: skip
-            console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
-            for label in example.labels:
-                console.print(f"   {_describe_label(label, example.step)}", markup=False, style="cyan", soft_wrap=True)
-    _show_suspects(console, diagnosis)
-    _show_reasons(console, "rollouts ended early", diagnosis.failures)
-    _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
-    if diagnosis.coach.total.usage is not None:
-        usd = diagnosis.coach.total.usd
-        cost = "an unknown amount" if usd is None else f"${usd:.4f}"
-        console.print(f"the coach cost {cost}", highlight=False)
-
-
-def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
-    """Print what the rollouts came to, as far as it is known, and in how many nobody is to blame."""
-    from mappa.cli.result_tables import show_evaluation
-
-    rollouts = format_count(diagnosis.rollouts, "rollout")
-    if diagnosis.imported and not diagnosis.has_outcome:
-        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them. With `mappa import LOG"
-        line += " --outcome KEY --name RUN` (a reward, a grade, a final label) those that succeeded are not looked at"
+    if asked.as_json:
+        echo(diagnosis_json(diagnosis))
     else:
-        after = f"training rollouts after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
-        played = "imported" if diagnosis.imported else after if diagnosis.split == "train" else None
-        show_evaluation(console, diagnosis.evaluation, played)
-        line = f"{diagnosis.unsuccessful} of {rollouts} did not succeed"
-    console.print(line, highlight=False, soft_wrap=True)
-    if diagnosis.coach.total.verdicts and diagnosis.looked_at:
-        _show_blame_beside_agents(console, diagnosis)
-    if diagnosis.labelled:
-        labelled = f"people say who is to blame in {format_count(diagnosis.labelled, 'rollout')}"
-        met = f"; verdicts blame that agent in {diagnosis.labels_met} of them"
-        console.print(labelled + (met if diagnosis.coach.total.verdicts else ""), highlight=False, soft_wrap=True)
-    if diagnosis.agreement is not None:
-        from mappa.look.cli.attribution_tables import describe_agreement
-
-        for line in describe_agreement(diagnosis.agreement):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        show_diagnosis(Console(), diagnosis)
 
 
-def _show_blame_beside_agents(console: Console, diagnosis: Diagnosis) -> None:
-    """Print, before any agent is named, in how many rollouts it is unknown who failed, or no agent is to blame."""
-    if diagnosis.cannot_tell:
-        told = (
-            f"[bold]cannot tell in {diagnosis.cannot_tell} of {diagnosis.looked_at}[/]: no verdict blames anybody there"
-        )
-        console.print(told, highlight=False, soft_wrap=True)
-    for name, count in diagnosis.blamed_others.items():
-        console.print(f"the {name} is to blame in {count} of {diagnosis.looked_at}", highlight=False, soft_wrap=True)
-    if diagnosis.categories:
-        counts = sorted(diagnosis.categories.items(), key=lambda item: (-item[1], item[0]))
-        kinds = ", ".join(f"{clean_name(name)} {count}" for name, count in counts)
-        console.print(f"kinds of failure: {kinds}", markup=False, highlight=False, soft_wrap=True)
+def _counts(diagnosis: Diagnosis) -> VerdictCounts:
+    from mappa.look.coach_eval.metrics import VerdictCounts
 
-
-def _show_suspects(console: Console, diagnosis: Diagnosis) -> None:
-    """Print where to look first in the first rollouts, with what speaks for each action."""
-    if not diagnosis.suspects:
-        return
-    console.print("\n[bold]where to look first[/]  [dim]the most suspicious actions; nobody is accused by it[/]")
-    for suspects in diagnosis.suspects:
-        console.print(clean_name(suspects.trajectory), markup=False, highlight=False, soft_wrap=True)
-        for place, verdict in enumerate(suspects.verdicts, 1):
-            said = f"{place}. {verdict.step.rpartition('/')[2]}  {verdict.reasoning}"
-            console.print(f"   {clean_line(said)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _describe_label(label: Label, step: str) -> str:
-    """The headline of a label of `step` or, where it is of another step, the name of that."""
-    from mappa.cli.trajectory import label_headline
-
-    elsewhere = "" if label.step in (None, step) else f" ({label.step})"
-    reason = f": {label.reason}" if label.reason else ""
-    return f"{label_headline(replace(label, step=None) if elsewhere else label)}{elsewhere}{reason}"
-
-
-def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
-    """Print the count, and the most frequent reasons."""
-    if not counts:
-        return
-    console.print(f"{sum(counts.values())} {what}:", style="yellow", highlight=False)
-    for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
-        console.print(f"{count:6d} x {clean_line(reason)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _table(diagnosis: Diagnosis) -> Table:
-    from mappa.look.counted_verdicts import LOW_SCORE
-
-    columns: dict[str, Callable[[AgentDiagnosis], str]] = {
-        "actions": lambda agent: str(agent.actions),
-    }
-    if diagnosis.coach.total.verdicts:
-        columns["score"] = lambda agent: _score(agent.score)
-        columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
-        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.looked_at)
-    if diagnosis.labelled:
-        columns["labelled"] = lambda agent: _format_count_of(agent.labelled_guilty, diagnosis.labelled)
-    if any(agent.tool_calls for agent in diagnosis.agents):
-        columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
-    table = columns_table("", *columns)
-    for agent in diagnosis.agents:
-        table.add_row(Name(agent.agent), *(cell(agent) for cell in columns.values()))
-    return table
-
-
-def _score(score: Interval | None) -> str:
-    if score is None:
-        return "-"
-    return f"{score.mean:.1f}" if score.high is None else f"{score.mean:.1f} ± {score.high - score.mean:.1f}"
-
-
-def _format_count_of(count: int, whole: int) -> str:
-    return f"{count} of {whole}" if whole else "-"
-
-
-def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
-    """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
-    it could not be used."""
-    metric = diagnosis.evaluation.metric
-    table = columns_table("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first")
-    for handoff in diagnosis.handoffs:
-        table.add_row(
-            Name(handoff.path),
-            *map(str, (handoff.rollouts, handoff.made, handoff.missing, handoff.broken)),
-            f"{format_percent(handoff.metric_fine)} of {handoff.fine}",
-            f"{format_percent(handoff.metric_flawed)} of {handoff.missing + handoff.broken}",
-            str(handoff.failed_first),
-        )
-    console.print(table)
-    for handoff in diagnosis.handoffs:
-        console.print(f" {clean_line(_describe_handoff(handoff))}", markup=False, highlight=False, soft_wrap=True)
-    console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
-
-
-def _describe_handoff(handoff: Handoff) -> str:
-    """Describe who makes a file and who needs it, who made it instead, and why it could not be used."""
-    way = f"{', '.join(handoff.makers) or 'nobody'} -> {', '.join(handoff.needed_by) or 'the outcome'}"
-    others = {agent: count for agent, count in handoff.made_by.items() if agent not in handoff.makers}
-    details = [f"made by {agent} in {count}" for agent, count in others.items()]
-    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_FILE_REASONS]
-    if often:
-        details.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
-    return "; ".join((f"{handoff.path}: {way}", *details))
-
-
-def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
-    from mappa.cli.result_tables import evaluation_json
-
-    evaluation = diagnosis.evaluation
-    return msgspec.json.encode(
-        {
-            "folder": str(diagnosis.folder),
-            "split": diagnosis.split,
-            "iteration": evaluation.iteration,
-            "part": evaluation.part,
-            "metric": evaluation.metric,
-            "rollouts": diagnosis.rollouts,
-            "unsuccessful": diagnosis.unsuccessful,
-            "looked_at": diagnosis.looked_at,
-            "has_outcome": diagnosis.has_outcome,
-            "cannot_tell": diagnosis.cannot_tell,
-            "blamed_others": dict(diagnosis.blamed_others),
-            "categories": dict(diagnosis.categories),
-            "suspects": {
-                one.trajectory: [
-                    {"step": verdict.step, "suspicion": verdict.suspicion, "reasoning": verdict.reasoning}
-                    for verdict in one.verdicts
-                ]
-                for one in diagnosis.suspects
-            },
-            "ended_early": dict(diagnosis.failures),
-            **evaluation_json(evaluation),
-            "agents": {agent.agent: agent for agent in diagnosis.agents},
-            "labelled": diagnosis.labelled,
-            "labels_met": diagnosis.labels_met,
-            "agreement": diagnosis.agreement,
-            "handoffs": diagnosis.handoffs,
-            "coach": diagnosis.coach,
-        }
-    ).decode()
+    total = diagnosis.coach.total
+    return VerdictCounts(
+        verdicts=total.verdicts,
+        scored=total.scored,
+        abstained=total.abstained,
+        failed=total.failed,
+        replayed=total.replayed,
+        reasons=diagnosis.coach.reasons,
+    )

@@ -147,7 +147,7 @@ def _observations(registry: Registry, observing: LogObserving) -> Iterator[LogOb
 
 def observation_json(observation: LogObservation) -> str:
     """Encode an observation as one JSON object; shares are 0-1, scores points 0-10, unknown values null."""
-    from mappa.look.cli.observe import diagnosis_json
+    from mappa.look.cli.diagnosis_tables import diagnosis_json
 
     parts = {
         name: msgspec.to_builtins(getattr(observation, name), enc_hook=str)
@@ -159,7 +159,7 @@ def observation_json(observation: LogObservation) -> str:
 
 def show_observation(console: Console, observation: LogObservation, *, quiet: bool) -> None:
     """Print what is new, what came of all plays, and the newest with reasons."""
-    from mappa.look.cli.observe import show_diagnosis, show_examples
+    from mappa.look.cli.diagnosis_tables import show_diagnosis, show_examples
 
     folder = shlex.quote(str(observation.folder))
     if not quiet:

@@ -18,10 +18,7 @@ from mappa.look.cli.sweep_progress import SweepDisplay, open_display, watch_runs
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
-    from mappa.config.compose import ComposedConfig
     from mappa.look.sweep import Launcher, Sweep, SweepResult
-    from mappa_core.plugins import Registry
-    from mappa_core.protocols import Workflow
 
 EXIT_FAILED = 2
 """Exit code if a run of the sweep failed, or the runs cannot be compared."""
@@ -160,17 +157,9 @@ def _create_sweep(
     if folder is None:
         folder = Path(composed.config.run.root) / f"sweep-{new_run_name(composed.plugin, composed.recipe)}"
     numbers = _seeds(seeds) if seeds else (composed.config.seed,)
-    named = {} if arms is None else read_arms(_split(arms), _metric_of(composed, registry))
+    named = {} if arms is None else read_arms(_split(arms))
     planned = build_arms(named, vary)
     return folder, create_sweep(folder, composed, registry, arms=planned, seeds=numbers, blocked=blocked_plugins())
-
-
-def _metric_of(composed: ComposedConfig, registry: Registry) -> str:
-    """The metric by which the workflow of a config counts a rollout. Raises PluginError where it is not installed."""
-    composed.require_installed()
-    section = composed.config.workflow
-    workflow: Workflow = registry.build("workflows", section.use, section.options)
-    return workflow.metric
 
 
 def _split(text: str) -> list[str]:

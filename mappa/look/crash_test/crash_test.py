@@ -24,9 +24,8 @@ from mappa.look.interventions import (
     judging_limits,
 )
 from mappa.session.builder import open_session
-from mappa.session.runtime import record_session_events
+from mappa.session.runtime import create_folder_for, record_session_events
 from mappa.session.stored_runs import StoredScenes, open_coach
-from mappa.store.folder import RunFolder
 from mappa_core import RunError, Step, Trajectory, Workflow
 from mappa_core.plugins import Registry
 from mappa_core.transport import Provider
@@ -82,16 +81,7 @@ async def run_crash_test(
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(composed, registry, learning=False, coach=False))
         tasks = session.tasks("eval")[: size.plays]
-        folder = stack.enter_context(
-            RunFolder.create(
-                Path(config.run.root),
-                config.run.name,
-                plugin=composed.plugin,
-                recipe=f"{composed.recipe}-crash",
-                config=composed.to_yaml(),
-                code=composed.code,
-            )
-        )
+        folder = stack.enter_context(create_folder_for(composed, purpose="crash", name=config.run.name))
         record_session_events(session, folder.store)
         bench = session.team.bench(folder.files)
         limits = judging_limits(config, session.team.ledger)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mappa.look.cli.observe import diagnosis_json, show_diagnosis
+from mappa.look.cli.diagnosis_tables import diagnosis_json, show_diagnosis
 from mappa.look.handoffs import summarize_handoffs
 from mappa.look.observe import diagnose
 from mappa.runs import build_evaluation
