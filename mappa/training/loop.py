@@ -33,6 +33,7 @@ from mappa.training.skipped_steps import SkippedSteps
 from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
+from mappa_core.credit.overflow import is_overflow
 from mappa_core.credit.teachers import score_by_teachers
 from mappa_core.errors import EngineError, GuardStop
 from mappa_core.experience import Advantages, Experience
@@ -235,6 +236,7 @@ class TrainingLoop:
             joined=batch.joined,
             staleness=staleness,
             failed_rollouts=Counter(trajectory.error.kind for trajectory in played if trajectory.error is not None),
+            overflowed=sum(is_overflow(trajectory.error) for trajectory in played),
             tool_retries=figures.count_tool_retries(played),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), played),
