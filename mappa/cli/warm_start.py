@@ -66,7 +66,7 @@ def command(
     words = (
         f"train.iterations={epochs}", f"train.minibatch_rows={batch_size}", "train.correction.kind=none",
         "train.warmup_iterations=0", "checkpoint.every=1", "checkpoint.keep=2",
-        "checkpoint.best=false", "eval.every=0", "eval.coach=false",
+        "checkpoint.best=false", "eval.before=false", "eval.every=0", "eval.coach=false",
     )  # fmt: skip
     composed = arguments.compose(registry, *words)
     rate = _default_rate(composed) if learning_rate is None else learning_rate

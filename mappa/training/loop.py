@@ -377,9 +377,11 @@ class TrainingLoop:
 
     async def _keep_best(self, done: int) -> None:
         """Keep a checkpoint of the current weights, if `checkpoint.best` is on and they are the best so far."""
-        evaluation, checkpoints = self.evaluations.best_evaluations[-1], self._folder.checkpoints
-        was_evaluated_now = evaluation.iteration == done
-        if not self._session.config.checkpoint.best or not was_evaluated_now or evaluation.interval is None:
+        evaluations, checkpoints = self.evaluations.best_evaluations, self._folder.checkpoints
+        if not self._session.config.checkpoint.best or not evaluations:
+            return
+        evaluation = evaluations[-1]
+        if evaluation.iteration != done or evaluation.interval is None:
             return
         value, best = evaluation.interval.mean, checkpoints.best()
         # Of equal ones the earliest is kept, so a resume that evaluates again changes nothing.
