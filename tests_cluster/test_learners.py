@@ -15,11 +15,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.errors import RunError
+from mappa_core.experience import Advantages
+from mappa_engine import model_shape
 from mappa_engine.cluster.actors import RayActors
 from mappa_engine.cluster.errors import ActorLost
 from mappa_engine.cluster.learners import LearnerGroup
 from mappa_engine.cluster.sync.buckets import bucket_tensors
+from mappa_engine.learning.scoring import merge_scores
+from mappa_engine.losses import PPOLoss
 from mappa_engine.model_info import read_model_info, read_weight_names
+from mappa_engine.options import PPOOptions
 
 from .learner_cases import (
     ITERATIONS,
@@ -104,6 +109,30 @@ async def test_learners_equal_the_local_engine(qwen3, group, start, reference, t
             assert metrics[name] == pytest.approx(other_metrics[name], rel=1e-2, abs=1e-3), name
     assert [metrics["solver"]["steps"] for metrics, _ in found] == [2, 6, 4]
     assert "value_loss" in found[0][0]["solver"]
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+async def test_rows_without_a_gradient_are_left_out_of_a_large_model(qwen3, tmp_path, monkeypatch, zero):
+    given = task(qwen3, zero=zero, train=replace(TRAIN, entropy_coef=0.0))
+    # Values would be learned from every row.
+    learners = Alone(replace(given, specs=tuple(replace(spec, value_head=False) for spec in given.specs)))
+    await learners.save(tmp_path / "start")
+    experience = ITERATIONS[1]
+    is_idle = (np.arange(len(experience.weight)) % 2 == 0) & (experience.weight > 0)
+    drawn = np.where(is_idle[experience.row_of_token], 0.0, advantages(experience).advantages).astype(np.float32)
+    metrics = {}
+    for name, limit in (("large", 1), ("small", 10**9)):
+        monkeypatch.setattr(model_shape, "LARGE_MODEL", limit)
+        await learners.load(tmp_path / "start")
+        known = merge_scores(experience, await learners.score(experience))
+        metrics[name] = await learners.update(known, Advantages(advantages=drawn), PPOLoss(PPOOptions()), 0.1)
+        await learners.save(tmp_path / name)
+    for number, policy in enumerate(POLICIES):
+        assert metrics["large"][policy]["idle_rows"] == np.sum(is_idle & (experience.policy == number))
+        assert "idle_rows" not in metrics["small"][policy]
+        assert metrics["large"][policy]["steps"] == metrics["small"][policy]["steps"]
+    small = held(tmp_path / "small")
+    assert apart(held(tmp_path / "large"), small) < 1e-3 * apart(small, held(tmp_path / "start"))
 
 
 @pytest.mark.parametrize(

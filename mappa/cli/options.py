@@ -6,18 +6,21 @@ A plugin that is a file is loaded where its option is parsed, and is there for `
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mappa.cli.command_group import blocked_plugins, plugin_names
 from mappa.config.compose import ComposedConfig, compose
 from mappa.config.plugin_files import LoadedPlugin, load_plugin_file, names_file
+from mappa.config.yaml_io import parse_overrides
+from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry, load_plugins
 
 _FILES = f"{__name__}.files"
@@ -47,7 +50,24 @@ class ConfigArguments:
 
     def compose(self, registry: Registry, *words: str) -> ComposedConfig:
         """Compose the config; `words` are settings of the command itself, which the user's override."""
+        if self.name is not None:
+            self._refuse_other("--name", self.name, "run.name")
         return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
+
+    def refuse_contradictions(self, keys: Mapping[str, str]) -> None:
+        """Raise ConfigError if an option that was given to the current command and a `key=value` word give a setting
+        different values; `keys` has the setting of each such option, by the name of its parameter."""
+        context = click.get_current_context()
+        for parameter in context.command.params:
+            key = keys.get(parameter.name or "")
+            # A default is no word of the user's, who may name the setting in its place.
+            if key is not None and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+                self._refuse_other(parameter.opts[0], context.params[parameter.name or ""], key)
+
+    def _refuse_other(self, option: str, value: object, key: str) -> None:
+        node = parse_overrides(self.settings).at(key)
+        if node is not None and str(node.plain) != str(value):
+            raise ConfigError(f"{option} {value} contradicts {key}={node.plain}, which is the same setting: give one")
 
 
 def recipe_options(

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 FULL_RATE, LORA_RATE = 5e-5, 5e-4
 """Default learning rates: adapters take about ten times that of whole models."""
+OPTION_SETTINGS = {
+    "epochs": "train.iterations",
+    "learning_rate": "train.learning_rate",
+    "batch_size": "train.minibatch_rows",
+}
+"""The setting that each option of the same name gives."""
 
 
 @click.command("warm-start")
@@ -62,11 +68,12 @@ def command(
     from mappa.store.folder import open_checkpoints
     from mappa.training.warm_start import WarmStart, read_team_examples
 
+    arguments.refuse_contradictions(OPTION_SETTINGS)
     registry = load_registry()
     words = (
         f"train.iterations={epochs}", f"train.minibatch_rows={batch_size}", "train.correction.kind=none",
         "train.warmup_iterations=0", "checkpoint.every=1", "checkpoint.keep=2",
-        "checkpoint.best=false", "eval.every=0", "eval.coach=false",
+        "checkpoint.best=false", "eval.before=false", "eval.every=0", "eval.coach=false",
     )  # fmt: skip
     composed = arguments.compose(registry, *words)
     rate = _default_rate(composed) if learning_rate is None else learning_rate

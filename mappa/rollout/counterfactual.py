@@ -23,7 +23,7 @@ from mappa.store.queries import COUNTERFACTUAL
 from mappa.store.writer import Store
 from mappa_core.config.schema import CounterfactualSection
 from mappa_core.credit.counterfactual import NOT_PLAYED, counterfactual_credit
-from mappa_core.errors import PromptTooLong
+from mappa_core.credit.overflow import is_overflow
 from mappa_core.records import Completion, Counterfactual, Step, Trajectory
 
 NOT_DRAWN = "not_drawn"
@@ -46,11 +46,10 @@ class CounterfactualResult:
     @property
     def figures(self) -> CounterfactualFigures:
         lost = sum(is_tool_failure(rollout.error) for rollout in self.rollouts)
-        errors = [rollout.error for rollout in self.rollouts if rollout.error is not None]
         return CounterfactualFigures(
             rollouts=len(self.rollouts),
             lost=lost,
-            overflowed=sum(error.kind == PromptTooLong.__name__ for error in errors),
+            overflowed=sum(is_overflow(rollout.error) for rollout in self.rollouts),
             settled=self.settled,
             missing=self.missing,
         )

@@ -95,6 +95,11 @@ class RunReader(AbstractContextManager["RunReader"]):
         return queries.StoredValues(values, f"{self.folder / CONFIG}")
 
     @property
+    def counts_overflows(self) -> bool:
+        """Whether the run counts training rollouts that outgrew the window as unsolved (`credit.overflow`)."""
+        return self.settings.get("credit.overflow") == "unsolved"
+
+    @property
     def origins(self) -> Mapping[str, str]:
         """Where the value of every setting comes from, by dotted key: `default`, or the layer that set it."""
         tree, lines = parse_yaml(self.config, ""), parse_origins(self.config)

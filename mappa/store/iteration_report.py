@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from mappa.store.agent_columns import AgentSummary
-from mappa_core.errors import PromptTooLong, ToolError
+from mappa_core.errors import ToolError
 from mappa_core.protocols import DriftReport
 from mappa_core.records import Usage
 
@@ -117,8 +117,9 @@ class HealthWarning:
 class IterationReport:
     """Figures of one iteration; `iteration` counts from 1.
 
-    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error; `tool_retries`
-    counts retries of calls after a tool's machinery failed. `late` of this iteration's own rollouts are left to a later
+    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error, and `overflowed`
+    of them ended in a prompt beyond the window that the team made long; `tool_retries` counts retries of calls after a
+    tool's machinery failed. `late` of this iteration's own rollouts are left to a later
     one, `joined` of the `rollouts` come from earlier ones, and `replaced` of them are not learned from (None: dynamic
     sampling is off). `staleness` is None without tokens. `corrections` counts the corrections that were learned from
     and, by reason, those that were not (`credit.demonstrations`); it is empty without a supervised term.
@@ -136,6 +137,7 @@ class IterationReport:
     joined: int = 0
     staleness: Staleness | None = None
     failed_rollouts: Mapping[str, int] = field(default_factory=dict)
+    overflowed: int = 0
     tool_retries: int = 0
     tokens: int = 0
     agents: Mapping[str, AgentSummary] = field(default_factory=dict)
@@ -156,11 +158,6 @@ class IterationReport:
     def lost(self) -> int:
         """Number of rollouts lost to tool failures."""
         return sum(count for kind, count in self.failed_rollouts.items() if kind == ToolError.__name__)
-
-    @property
-    def overflowed(self) -> int:
-        """Number of rollouts that ended in a prompt beyond the window."""
-        return sum(count for kind, count in self.failed_rollouts.items() if kind == PromptTooLong.__name__)
 
     @property
     def total_seconds(self) -> float:

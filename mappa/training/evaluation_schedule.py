@@ -1,8 +1,8 @@
 """Evaluation schedule of a run: when evaluations are due, on which tasks, and what is recorded of them.
 
-All held-out tasks are evaluated before training, every `eval.every` iterations and at the end. With `checkpoint.best`
-those evaluations use the selection tasks alone, and the report tasks are evaluated before training and at the end with
-the chosen weights, so that no reported metric was used for the choice.
+All held-out tasks are evaluated before training (with `eval.before`), every `eval.every` iterations and at the end.
+With `checkpoint.best` those evaluations use the selection tasks alone, and the report tasks are evaluated before
+training and at the end with the chosen weights, so that no reported metric was used for the choice.
 """
 
 from __future__ import annotations
@@ -41,17 +41,22 @@ class EvaluationSchedule:
         recorded = [event.body for event in folder.store.events("evaluation")]
         self._counted = {(body["part"], body["iteration"]) for body in recorded}
 
+    @property
+    def parts(self) -> tuple[EvalPart, ...]:
+        """The parts of the held-out tasks: all in one, or those to report and those to select by."""
+        return ("report", "selection") if self.selection_tasks else ("all",)
+
     def due_parts(self, done: int, *, recorded_only: bool = False) -> tuple[EvalPart, ...]:
         """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known.
         `recorded_only`: leave out what was not evaluated yet, as its weights are gone."""
-        every = self.session.config.eval.every
-        is_first_or_last = done in (0, self.session.config.train.iterations)
-        is_due = is_first_or_last or (every > 0 and done % every == 0)
+        config = self.session.config
+        if done == 0:
+            is_due = config.eval.before
+        else:
+            is_due = done == config.train.iterations or (config.eval.every > 0 and done % config.eval.every == 0)
         if not is_due:
             return ()
-        parts: tuple[EvalPart, ...] = ("all",)
-        if self.selection_tasks:
-            parts = ("report", "selection") if done == 0 else ("selection",)
+        parts = self.parts if done == 0 else tuple(part for part in self.parts if part != "report")
         return tuple(part for part in parts if not recorded_only or (part, done) in self._counted)
 
     async def evaluate(self, part: EvalPart, done: int, *, probing: bool = False) -> None:

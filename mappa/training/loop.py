@@ -33,6 +33,7 @@ from mappa.training.skipped_steps import SkippedSteps
 from mappa.training.tracker_threads import TrackerThreads
 from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
+from mappa_core.credit.overflow import is_overflow
 from mappa_core.credit.teachers import score_by_teachers
 from mappa_core.errors import EngineError, GuardStop
 from mappa_core.experience import Advantages, Experience
@@ -235,6 +236,7 @@ class TrainingLoop:
             joined=batch.joined,
             staleness=staleness,
             failed_rollouts=Counter(trajectory.error.kind for trajectory in played if trajectory.error is not None),
+            overflowed=sum(is_overflow(trajectory.error) for trajectory in played),
             tool_retries=figures.count_tool_retries(played),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), played),
@@ -375,9 +377,11 @@ class TrainingLoop:
 
     async def _keep_best(self, done: int) -> None:
         """Keep a checkpoint of the current weights, if `checkpoint.best` is on and they are the best so far."""
-        evaluation, checkpoints = self.evaluations.best_evaluations[-1], self._folder.checkpoints
-        was_evaluated_now = evaluation.iteration == done
-        if not self._session.config.checkpoint.best or not was_evaluated_now or evaluation.interval is None:
+        evaluations, checkpoints = self.evaluations.best_evaluations, self._folder.checkpoints
+        if not self._session.config.checkpoint.best or not evaluations:
+            return
+        evaluation = evaluations[-1]
+        if evaluation.iteration != done or evaluation.interval is None:
             return
         value, best = evaluation.interval.mean, checkpoints.best()
         # Of equal ones the earliest is kept, so a resume that evaluates again changes nothing.

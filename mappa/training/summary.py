@@ -26,7 +26,8 @@ from mappa.store.writer import ENGINE_LOST_EVENT, PROCESS_LOST_EVENT, TRANSPORT_
 def build_summary(
     summary: Summary, store: Store, evaluations: Sequence[Evaluation], selection: SelectionSummary | None = None
 ) -> Summary:
-    """Complete `summary` from the records, the first and last of `evaluations`, and the `selection` of a checkpoint."""
+    """Complete `summary` from the records, of `evaluations` the one before training and the last, and the `selection`
+    of a checkpoint."""
     iterations = store.iterations()
     return replace(
         summary,
@@ -46,34 +47,37 @@ def build_summary(
 def _eval_summary(evaluations: Sequence[Evaluation], selection: SelectionSummary | None) -> EvalSummary | None:
     if not evaluations:
         return None
-    before = evaluations[0]
-    after = evaluations[-1] if len(evaluations) > 1 else None
+    before = evaluations[0] if evaluations[0].iteration == 0 else None
+    after = evaluations[-1] if evaluations[-1] is not before else None
+    known = before or evaluations[-1]
     return EvalSummary(
         **_results(before, after),
-        metric=before.metric,
+        metric=known.metric,
         known=tuple(evaluation.known for evaluation in (before, after) if evaluation is not None),
-        clusters=before.cluster_count,
+        clusters=known.cluster_count,
         strata={
-            name: StratumSummary(**_results(then, after.for_stratum(name) if after else None))
-            for name, then in before.by_stratum().items()
+            name: StratumSummary(**_results(before and before.for_stratum(name), after and after.for_stratum(name)))
+            for name in known.by_stratum()
         },
         selection=selection,
     )
 
 
-def _results(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
-    """The fields of a `StratumSummary`."""
-    figures = {}
-    for name in before.figures:
-        figure_after = after.with_metric(name) if after else None
-        figures[name] = FigureSummary(**_intervals(before.with_metric(name), figure_after))
-    return {**_intervals(before, after), "n": len(before.problems), "figures": figures}
+def _results(before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
+    """The fields of a `StratumSummary`, of at least one evaluation."""
+    known = before or after
+    assert known is not None
+    figures = {
+        name: FigureSummary(**_intervals(before and before.with_metric(name), after and after.with_metric(name)))
+        for name in known.figures
+    }
+    return {**_intervals(before, after), "n": len(known.problems), "figures": figures}
 
 
-def _intervals(before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
+def _intervals(before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
     """The fields of a `FigureSummary`."""
-    if after is None:
-        return {"before": before.interval}
+    if before is None or after is None:
+        return {"before": before and before.interval, "after": after and after.interval}
     paired = int((np.isfinite(before.by_problem) & np.isfinite(after.by_problem)).sum())
     return {
         "before": before.interval,

@@ -208,7 +208,7 @@ class WarmStartLoop(TrainingLoop):
         if chosen != last:
             checkpoint = checkpoints.load(chosen)
             await self._session.engine.load(checkpoint.path / POLICIES)
-        for part in self.evaluations.due_parts(0):
+        for part in self.evaluations.parts:
             await self.evaluations.evaluate(part, chosen)
 
 

@@ -294,6 +294,8 @@ class EvalSection:
     problems: int | None = None
     """Tasks per evaluation, the first ones of the split; None: all tasks."""
     samples: int = 1
+    before: bool = True
+    """Also evaluate before training; otherwise the gain is unknown. (`mappa warm-start` does not, by default.)"""
     every: int = 0
     """Iterations between evaluations during training; 0: evaluate only before and after."""
     split: Split = "eval"

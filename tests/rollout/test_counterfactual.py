@@ -10,6 +10,7 @@ from mappa.rollout.collector import RolloutCollector
 from mappa.rollout.counterfactual import (
     CounterfactualBound,
     CounterfactualCollector,
+    CounterfactualResult,
     bound_counterfactuals,
     max_actions_after,
 )
@@ -30,6 +31,7 @@ from mappa_core import (
     ToolLimits,
     ToolResult,
     ToolSpec,
+    Trajectory,
     Workflow,
 )
 
@@ -465,3 +467,13 @@ async def test_counterfactual_rollouts_stay_within_the_announced_bound(folder):
         section, bench.team.workflow.max_turns, dict.fromkeys(bench.team.workflow.agents, 256), 2
     )
     assert len(weighed.rollouts) == said.rollouts == 12 and len(bench.script.asked) == 24 <= said.actions
+
+
+def test_a_prompt_that_the_team_did_not_make_long_is_no_overflow():
+    outgrown = Failure(kind="PromptTooLong", message="80 > 64", quoted={"t/0": 80})
+    rollouts = tuple(
+        Trajectory(id=f"t/{number}", task=Task(id="t", prompt="?"), sample=0, iteration=0, error=error)
+        for number, error in enumerate((None, outgrown, replace(outgrown, quoted={})))
+    )
+    figures = CounterfactualResult(trajectories=(), rollouts=rollouts, settled=0).figures
+    assert (figures.rollouts, figures.overflowed) == (3, 1)

@@ -1,12 +1,14 @@
 """The loop over a scripted engine: what is learned from, kept, resumed and refused."""
 
 import json
+import re
 import sqlite3
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from mappa.cli import main
 from mappa.runs import RunReader
 from mappa.store.iteration_report import CoachFigures, VerdictCount
 from mappa.store.summary import write_summary
@@ -33,6 +35,19 @@ def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
     checker = summary["agents"]["checker"]
     assert list(checker) == ["score", "tool_success", "turns", "length"]
     assert (checker["score"], checker["tool_success"], checker["turns"]) == (5.0, None, 1.0)
+
+
+def test_a_run_that_was_not_evaluated_before_has_no_gain(registry, tmp_path, capsys):
+    trained = start(registry, tmp_path, "eval.before=false", "eval.every=2").train()
+    assert [evaluation.iteration for evaluation in trained.evaluations] == [2, 4]
+    found = trained.summary.eval
+    assert (found.n, found.known, set(found.strata)) == (4, (4,), {"even", "odd"})
+    for part in (found, *found.strata.values()):
+        assert (part.before, part.gain, part.paired, part.after.mean) == (None, None, None, 0.0)
+    assert main(["runs", "list", "--root", str(trained.folder.parent)]) == 0
+    assert re.search(r" done +4 +- +0\.0 % \[.*\] +-\s*$", capsys.readouterr().out)
+    assert main(["report", str(trained.folder)]) == 0
+    assert '<td data-name="before">-</td><td data-name="after">0.0 %' in (trained.folder / "report.html").read_text()
 
 
 def test_figures_of_an_iteration_are_those_of_its_trajectories(registry, tmp_path):

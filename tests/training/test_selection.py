@@ -120,6 +120,14 @@ def test_best_checkpoint_is_chosen_on_one_part_and_reported_on_the_other(
     assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(for_selection)
 
 
+def test_without_an_evaluation_before_the_best_of_the_others_is_chosen(registry, tmp_path, reported):
+    trained = run(registry, tmp_path, "eval.before=false").train()
+    found = trained.summary.eval
+    assert (found.selection.iteration, found.selection.evaluations) == (2, 5)
+    assert (found.before, found.after.mean, found.gain) == (None, 3 / len(reported), None)
+    assert [(evaluation.part, evaluation.iteration) for evaluation in trained.evaluations] == [("report", 2)]
+
+
 def test_reported_tasks_are_played_twice_and_selection_tasks_at_every_evaluation(registry, tmp_path, reported):
     folder = run(registry, tmp_path).train().folder
     names = {task.id for task in reported}

@@ -101,14 +101,17 @@ def test_losses_are_those_of_transformers_and_fall(registry, tmp_path):
     recorder = Recorder()
     run = start(
         registry, tmp_path, "run", "train.iterations=2", "train.minibatch_rows=null", "train.learning_rate=1e-4",
-        examples=only,
+        "eval.before=false", examples=only,
     )  # fmt: skip
-    folder = run.train(recorder).folder
+    trained = run.train(recorder)
+    folder = trained.folder
     assert recorder.losses[0]["verifier"] == pytest.approx(surprise(held_out), abs=1e-4)
     with RunReader(folder) as reader:
         first = next(iter(reader.iterations)).policies["verifier"]
     assert first["loss"] == pytest.approx(surprise(learned), abs=1e-4)
     assert recorder.losses[0]["verifier"] > recorder.losses[1]["verifier"] > recorder.losses[2]["verifier"]
+    assert [evaluation.iteration for evaluation in trained.evaluations] == [2], "played at the end alone"
+    assert trained.summary.eval.before is None and trained.summary.eval.after is not None
 
 
 def test_only_the_weights_of_the_agents_with_examples_change(whole):

@@ -107,7 +107,7 @@ async def label_runs(
     with ExitStack() as stack:
         readers = {folder: stack.enter_context(RunReader(folder)) for folder in dict.fromkeys(folders)}
         rows = [(folder, row) for folder, reader in readers.items() for row in reader.trajectories]
-        unsolved = {folder for folder, reader in readers.items() if _counts_overflows(reader)}
+        unsolved = {folder for folder, reader in readers.items() if reader.counts_overflows}
         ended = {(folder, row.id) for folder, row in rows if row.status == "done"}
         ended |= {(folder, row.id) for folder, row in rows if folder in unsolved and is_overflow(row.error)}
         drawn = _sample([(folder, row.id) for folder, row in rows if (folder, row.id) in ended], limit)
@@ -152,11 +152,6 @@ def write_labels(path: Path, labels: LabelledSet) -> None:
     write_atomic(path, b"".join(to_json(action) + b"\n" for action in labels.actions))
 
 
-def _counts_overflows(reader: RunReader) -> bool:
-    """Whether the run counted what outgrew the window as unsolved."""
-    return reader.settings.get("credit.overflow") == "unsolved"
-
-
 def _exclusion_reason(row: TrajectoryRow) -> str:
     return "not finished" if row.error is None else row.error.kind
 
@@ -173,7 +168,7 @@ async def _label_run(
 ) -> list[tuple[LabelledAction | None, str | None]]:
     """Label every action of the named trajectories of one run, or say why it has no label."""
     found: list[tuple[LabelledAction | None, str | None]] = []
-    is_unsolved = _counts_overflows(reader)
+    is_unsolved = reader.counts_overflows
     async with open_shown_scenes(registry, folder, reader, truth=None, trust=trust) as scenes:
         for name in names:
             trajectory = reader.trajectory(name)

@@ -62,6 +62,8 @@ class ExportRequest:
         for option, score in given.items():
             if score is not None and math.isnan(score):
                 raise ConfigError(f"{option} {score}: it must be 0 to {MAX_SCORE:g} points")
+        if filters.min_outcome is not None and math.isnan(filters.min_outcome):
+            raise ConfigError(f"--min-outcome {filters.min_outcome}: it must be a number")
         if self.resolved_source not in SOURCES_BY_FORM[self.form]:
             known = " or ".join(SOURCES_BY_FORM[self.form])
             raise ConfigError(f"--source {self.resolved_source}: {self.form} is made of {known}")

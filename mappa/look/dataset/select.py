@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from mappa.rollout.tool_failures import is_tool_failure
 from mappa.runs import RunReader
-from mappa_core import Split, Step, Verdict
+from mappa_core import Split, Step, Trajectory, Verdict
+from mappa_core.credit.overflow import is_overflow
 from mappa_core.engine import Finish
 from mappa_core.records import Phase
 
@@ -25,8 +27,8 @@ class Filters:
 
     `strata` are pairs of a stratifier (`task`, or one that the workflow offers) and its value, all of which must match.
     Scores are points, bounds included. `blame`: the verdict blames one of these. `min_outcome`: the
-    rollout ended with at least this much of the workflow's metric. `iterations` are the first and the last, both
-    included, counted from 0.
+    rollout ended with at least this much of the workflow's metric, counted as the run counts it.
+    `iterations` are the first and the last, both included, counted from 0.
     """
 
     split: Split = "train"
@@ -83,20 +85,36 @@ def select_actions(reader: RunReader, filters: Filters, left_out: LeftOutCounts)
             yield [one for row in group for one in _select_from_trajectory(reader, row.id, filters, left_out)]
 
 
+def _outcome(reader: RunReader, trajectory: Trajectory, split: Split) -> float | None:
+    """The workflow's metric of a rollout; None if it is unknown. Of rollouts without one an evaluation counts as 0 all
+    that no tool lost, and a training those that outgrew the window, unless `credit.overflow` says otherwise."""
+    outcome = trajectory.outcome.get(reader.team.metric)
+    if outcome is None and trajectory.error is not None:
+        if split == "eval":
+            counts_as_0 = not is_tool_failure(trajectory.error)
+        else:
+            counts_as_0 = reader.counts_overflows and is_overflow(trajectory.error)
+        return 0.0 if counts_as_0 else None
+    return outcome if outcome is not None and math.isfinite(outcome) else None
+
+
 def _select_from_trajectory(
     reader: RunReader, identity: str, filters: Filters, left_out: LeftOutCounts
 ) -> Iterator[JudgedAction]:
     trajectory = reader.trajectory(identity)
     verdicts = {one.step: one for one in trajectory.verdicts if one.phase == filters.phase}
-    least = filters.min_outcome
-    is_too_bad = least is not None and trajectory.outcome.get(reader.team.metric, -math.inf) < least
+    least, bad_outcome = filters.min_outcome, None
+    if least is not None:
+        outcome = _outcome(reader, trajectory, filters.split)
+        if outcome is None:
+            bad_outcome = "no outcome"
+        elif outcome < least:
+            bad_outcome = f"outcome below {least:g}"
     for step in trajectory.steps:
         if filters.agents and step.agent not in filters.agents:
             continue
         verdict = verdicts.get(step.id)
-        why = filters.rejection_reason(step, verdict)
-        if why is None and is_too_bad:
-            why = f"outcome below {least:g}"
+        why = filters.rejection_reason(step, verdict) or bad_outcome
         if why is not None:
             left_out[step.agent, why] += 1
         elif verdict is not None and verdict.score is not None:

@@ -66,16 +66,16 @@ def _with_replaced(rollouts: int, config: RunConfig, history: RunHistory | None)
 def _count_evaluations(config: RunConfig) -> int:
     """The number of evaluations of a run."""
     every, last = config.eval.every, config.train.iterations
-    return len({0, last, *(range(every, last, every) if every else ())})
+    return int(config.eval.before) + len({last, *(range(every, last, every) if every else ())})
 
 
 def _full_evaluations(config: RunConfig, evaluations: int) -> float:
     """The equivalent number of evaluations of all held-out tasks: if a part of the tasks selects the best checkpoint,
-    the others are evaluated before and after training only."""
+    the others are evaluated only after training, and before it if `eval.before` is on."""
     share = config.eval.selection
     if not config.checkpoint.best or share is None or evaluations < 2:
         return float(evaluations)
-    return share * evaluations + (1 - share) * 2
+    return share * evaluations + (1 - share) * (1 + config.eval.before)
 
 
 def _count_held_out_tasks(config: RunConfig, registry: Registry) -> tuple[PlannedAmount | None, str | None]:

@@ -23,6 +23,14 @@ _OF_A_LAYER = re.compile(r"\.\d+\.(?:.+\.)?(?P<module>\w+)\.weight$")
 _HEAD = "lm_head.weight"
 _QUERY_NORM = ".q_norm.weight"
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+LARGE_MODEL = 10_000_000
+"""Weights from which a model is computed on several cores. An operation of a smaller one takes less time than threads
+take to meet; and on one thread its sums are the same on every number of cores."""
+
+
+def is_large(weights: int) -> bool:
+    """Whether a model of so many weights is computed by what saves time and changes the order of sums."""
+    return weights >= LARGE_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 
 from mappa_core import Message, RunError
 from mappa_core.engine import Lora, PolicySpec, Sampling
+from mappa_engine import model_shape
 from mappa_engine.local import LocalEngine, bfloat16_trial, compute
 from mappa_engine.local.models import load_model
 from mappa_engine.node import cores_within, usable_cores
@@ -61,7 +62,7 @@ async def test_a_number_holds_whatever_the_size(opened):
 
 
 async def test_a_resumed_run_computes_as_before(opened, monkeypatch, train, tmp_path):
-    monkeypatch.setattr(compute, "LARGE_MODEL", 1)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", 1)
     monkeypatch.setattr(compute, "usable_cores", lambda: 2)
     await (await opened(TINY, train=train)).save(tmp_path)
     monkeypatch.setattr(compute, "usable_cores", lambda: 7)
@@ -77,7 +78,7 @@ async def test_a_resumed_run_computes_as_before(opened, monkeypatch, train, tmp_
 @pytest.fixture
 def trial(monkeypatch):
     """Take a small model for a large one on a processor with bfloat16, and say how its trial ends."""
-    monkeypatch.setattr(compute, "LARGE_MODEL", 1)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", 1)
     monkeypatch.setattr(compute, "usable_cores", lambda: 1)
     monkeypatch.setattr(compute, "bfloat16_instructions", lambda: ("avx512_bf16",))
 
@@ -118,7 +119,7 @@ async def test_bfloat16_has_to_be_faster_and_nearly_the_same(opened, trial, time
 async def test_a_small_model_and_a_given_dtype_are_not_tried(opened, trial, monkeypatch):
     trial(time=0.1, gap=0.0)
     assert dtypes(await opened(TINY, dtype="float32")) == {torch.float32}
-    monkeypatch.setattr(compute, "LARGE_MODEL", 10_000_000)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", 10_000_000)
     assert dtypes(await opened(TINY)) == {torch.float32}
 
 
@@ -167,7 +168,7 @@ def test_a_damaged_record_is_refused(tmp_path, text):
 def test_the_plan_says_what_is_chosen(monkeypatch):
     monkeypatch.setattr(compute, "usable_cores", lambda: 6)
     assert compute_line() == "computes with 1 thread, float32"
-    monkeypatch.setattr(compute, "LARGE_MODEL", 1)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", 1)
     monkeypatch.setattr(compute, "bfloat16_instructions", tuple)
     assert compute_line() == "computes with 6 threads, float32"
     monkeypatch.setattr(compute, "bfloat16_instructions", lambda: ("amx_bf16",))

@@ -107,10 +107,10 @@ def scores(start, experience, ranks, layout):
     return merge_scores(experience, together(ranks, work))
 
 
-def updates(start, experience, given, ranks, layout, train=TRAIN):
+def updates(start, experience, given, ranks, layout, train=TRAIN, loss=LOSS, *, skips_idle=False):
     def work(rank, meeting):
         learner = RankLearner(start, meeting, rank)
-        update = PolicyUpdate(learner, experience, given, LOSS, train, layout=layout)
+        update = PolicyUpdate(learner, experience, given, loss, train, layout=layout, skips_idle=skips_idle)
         return learner, update.run(0.1, seed=3)
 
     return together(ranks, work)
@@ -189,6 +189,25 @@ def test_a_rank_without_rows_changes_nothing(start, kit):
         assert own == pytest.approx(metrics)
         for name, expected in one.gradients[0].items():
             assert torch.equal(learner.gradients[0][name], expected), name
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("busy", [(), (0,), (0, 3, 7, 8)], ids=len)
+def test_idle_rows_are_left_out_alike_by_all_ranks(start, experience, given, ranks, busy):
+    """Steps whose rows are all idle among them, and ranks to which no row is left."""
+    is_busy = np.isin(experience.row_of_token, busy)
+    paid = Advantages(advantages=np.where(is_busy, given.advantages, 0.0).astype(np.float32))
+    rows = int((experience.weight > 0).sum())
+    loss = PPOLoss(PPOOptions())
+    ((one, _),) = updates(start, experience, paid, 1, PACKED, loss=loss)
+    found = updates(start, experience, paid, ranks, PACKED, loss=loss, skips_idle=True)
+    assert len({len(learner.passes) for learner, _ in found}) == 1
+    for learner, metrics in found:
+        assert metrics == found[0][1]
+        assert (metrics["steps"], metrics["rows"], metrics["idle_rows"]) == (3.0, rows, rows - len(busy))
+        for own, expected in zip(learner.gradients, one.gradients, strict=True):
+            for name, gradient in expected.items():
+                torch.testing.assert_close(own[name], gradient, atol=1e-6, rtol=1e-4)
 
 
 def test_non_finite_rank_skips_the_step_on_all(start, experience, given):

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from mappa_core import Advantages
 from mappa_core.engine import CorrectionSection, Sampling, TrainSection
+from mappa_engine import model_shape
 from mappa_engine.learning.batching import BatchLayout, build_batches
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.shared_prefixes import PASS_TOKENS, shared_prefix, split_by_prefix
@@ -29,7 +30,7 @@ START = list(range(10, 40))
 
 @pytest.fixture
 def large(monkeypatch) -> None:
-    monkeypatch.setattr(compute, "LARGE_MODEL", 1)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", 1)
     monkeypatch.setattr(compute, "usable_cores", lambda: 1)
     monkeypatch.setattr(compute, "bfloat16_instructions", tuple)
 
@@ -212,7 +213,7 @@ async def test_a_sampler_that_rounds_is_believed_within_a_tolerance(model, opene
 async def test_others_are_scored(model, opened, kit, large, monkeypatch, case):
     train = replace(TRAIN, correction=CorrectionSection()) if case == "corrected" else TRAIN
     if case == "small":
-        monkeypatch.setattr(compute, "LARGE_MODEL", 10_000_000)
+        monkeypatch.setattr(model_shape, "LARGE_MODEL", 10_000_000)
     engine = await opened(model, train=train)
     experience = await sampled(engine, kit, wrong=0.01 if case == "wrong" else 0.0)
     if case == "stale":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -26,8 +27,21 @@ from mappa.look.dataset.parquet import ParquetSpool
 from mappa.look.dataset.select import JudgedAction, select_actions
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunFolder, RunReader
+from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.testing import load_plugins
-from mappa_core import Completion, ConfigError, Message, RunError, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
+from mappa_core import (
+    Completion,
+    ConfigError,
+    Failure,
+    Message,
+    RunError,
+    Step,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    Verdict,
+)
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
@@ -224,6 +238,41 @@ def test_what_is_left_out_is_counted_by_agent_and_reason(recorded):
     assert left_out == {("solver", "score below 5.5"): 4, ("coder", "score below 5.5"): 4}
 
 
+OUTGROWN = Failure(kind="PromptTooLong", message="80 > 64", quoted={"step": 80})
+TOO_LONG_A_TASK = Failure(kind="PromptTooLong", message="80 > 64")
+LOST = Failure(kind="ToolError", message="no sandbox")
+
+
+@pytest.mark.parametrize(
+    ("overflow", "split", "outcome", "error", "why"),
+    [
+        ("unsolved", "train", {"correct": 1.0}, None, None),
+        ("unsolved", "train", {"correct": -1.0}, None, "outcome below 0"),
+        ("unsolved", "train", {"correct": math.nan}, None, "no outcome"),
+        ("unsolved", "train", {}, OUTGROWN, None),
+        ("unknown", "train", {}, OUTGROWN, "no outcome"),
+        ("unsolved", "train", {}, TOO_LONG_A_TASK, "no outcome"),
+        ("unknown", "eval", {}, OUTGROWN, None),
+        ("unknown", "eval", {}, TOO_LONG_A_TASK, None),
+        ("unsolved", "eval", {}, LOST, "no outcome"),
+    ],
+)
+def test_an_outcome_counts_as_the_run_counts_it(tmp_path, overflow, split, outcome, error, why):
+    config = f"credit: {{overflow: {overflow}}}\n"
+    with RunFolder.create(tmp_path, "one", plugin="p", recipe="r", config=config) as folder:
+        folder.store.record_event(TEAM_EVENT, **asdict(TeamRecord(agents={}, metric="correct")))
+        known = Task(id="a", prompt="?")
+        folder.store.begin_trajectory(split, "t", known, 0, 0)
+        folder.store.record_step("t", step("t/0"))
+        folder.store.record_verdict(verdict("t/0"))
+        folder.store.end_trajectory(Trajectory(id="t", task=known, sample=0, iteration=0, outcome=outcome, error=error))
+    left_out = Counter()
+    with RunReader(tmp_path / "one") as reader:
+        groups = names(select_actions(reader, Filters(split=split, min_outcome=0.0), left_out))
+    assert groups == [[("t/0", 5.0)] if why is None else []]
+    assert left_out == ({} if why is None else {("solver", why): 1})
+
+
 def test_one_task_of_one_iteration_is_in_memory_at_a_time(recorded, monkeypatch):
     read = []
     monkeypatch.setattr(
@@ -356,6 +405,7 @@ async def test_export_without_examples_writes_nothing(trained, registry, tmp_pat
         (["--to", "sft", "--min-score", "11"], "0.0<=x<=10.0"),
         (["--to", "sft", "--min-score", "nan"], "--min-score nan: it must be 0 to 10 points"),
         (["--to", "sft", "--min-score", "8", "--max-score", "nan"], "--max-score nan: it must be 0 to 10 points"),
+        (["--to", "sft", "--min-score", "8", "--min-outcome", "nan"], "--min-outcome nan: it must be a number"),
         (["--to", "kto", "--threshold", "nan"], "--threshold nan: it must be 0 to 10 points"),
     ],
 )

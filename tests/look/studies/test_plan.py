@@ -134,6 +134,8 @@ async def test_a_short_run_predicts_calls_tokens_and_money_of_a_longer_one(regis
     assert_near(found.run, counts)
     assert found.run.trajectories.value == counts["trajectories"] == 6 * 10 + 4 * 4
     assert (found.iterations, found.evaluations) == (6, 4)
+    fewer = await planned(registry, "doubles/tiny", *clerk, *longer, "eval.before=false")
+    assert fewer.evaluations == 3
     assert found.evaluation.verdicts == ZERO and found.evaluation.coach_usd == ZERO
     assert found.run.usd == found.run.coach_usd
 

@@ -10,11 +10,9 @@ from mappa_core import RunError
 from mappa_core.files import has_file, read_text, write_file
 from mappa_core.safe_json import parse_untrusted_json
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
+from mappa_engine.model_shape import is_large
 from mappa_engine.node import bfloat16_instructions, usable_cores
 
-LARGE_MODEL = 10_000_000
-"""Weights from which a model is computed on several cores. An operation of a smaller one takes less time than threads
-take to meet; and on one thread its sums are the same on every number of cores."""
 COMPUTE_FILE = "compute.json"
 _MAX_BYTES = 1 << 12
 
@@ -50,11 +48,6 @@ class ComputeSettings:
         if dtype not in BYTES_PER_NUMBER:
             raise RunError(f"{folder / COMPUTE_FILE} is damaged: dtype is {dtype!r}")
         return cls(threads=threads, dtype=dtype)
-
-
-def is_large(weights: int) -> bool:
-    """Whether a model of so many weights is computed by what saves time and changes the order of sums."""
-    return weights >= LARGE_MODEL
 
 
 def choose_threads(weights: int) -> int:

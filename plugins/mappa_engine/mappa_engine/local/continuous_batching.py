@@ -17,11 +17,11 @@ from mappa_core.engine import Completion, Sampling, VersionSpan
 from mappa_engine.arrays import Int32
 from mappa_engine.learning.batching import IndexGroups, group_padded, pad_right
 from mappa_engine.learning.shared_prefixes import shared_prefix, split_by_prefix
-from mappa_engine.local.compute import is_large
 from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step
 from mappa_engine.local.policy import Policy
 from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, is_cut, sample_tokens
+from mappa_engine.model_shape import is_large
 from mappa_engine.stop_texts import find_stop, has_stop
 
 

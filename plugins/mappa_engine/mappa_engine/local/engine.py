@@ -29,11 +29,11 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
-from mappa_engine.local.compute import ComputeSettings, choose_threads, is_large, tries_bfloat16
+from mappa_engine.local.compute import ComputeSettings, choose_threads, tries_bfloat16
 from mappa_engine.local.memory import check_memory, estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER, MemoryParts, needs_reference_module
-from mappa_engine.model_shape import ModelShape, read_shape
+from mappa_engine.model_shape import ModelShape, is_large, read_shape
 from mappa_engine.node import free_memory, swap_space, this_node
 from mappa_engine.options import AUTO, LocalOptions
 from mappa_engine.process_info import process_info

@@ -12,8 +12,8 @@ from mappa_core.engine import Experience, TrainSection, element_indices
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.importance_weights import compute_importance_weights
 from mappa_engine.learning.scoring import ForwardPass, TokenScores, find_policy_rows, score_rows
-from mappa_engine.local.compute import is_large
 from mappa_engine.local.policy import Policy
+from mappa_engine.model_shape import is_large
 
 MAX_GAP: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 """Nats by which sampler and learner may differ in the mean, on the rows that are scored. Both round, in other orders:

@@ -39,6 +39,7 @@ class FrozenModel:
         # Dropout would make the learner's log-probabilities differ from the sampler's.
         self.model: Any = model.eval().requires_grad_(False)
         self.model_name = model_name
+        self.weights = sum(weight.numel() for weight in model.parameters())
         self.device = device
         self._stays_on_device = False
         self._uses = 0

@@ -42,6 +42,7 @@ from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import TokenScores, score_policy
 from mappa_engine.learning.update import PolicyUpdate
 from mappa_engine.memory_estimate import needs_reference_module
+from mappa_engine.model_shape import is_large
 from mappa_engine.options import PlacedOptions
 
 
@@ -192,7 +193,10 @@ class LearnerRank:
         metrics = {}
         for name in (name for name in experience.policies if name in self._learners):
             with self._computing(name, Presence.ALL) as learner:
-                update = PolicyUpdate(learner, experience, advantages, loss, self._config.train, layout=self._layout)
+                # Ranks agree on the rows that are left out: each finds them in the whole experience.
+                large = is_large(self._bases[self._specs[name].model].weights)
+                train, layout = self._config.train, self._layout
+                update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout, skips_idle=large)
                 metrics[name] = update.run(progress, seed=self._config.seed)
         return metrics
 
