@@ -59,8 +59,8 @@ class ProviderClient:
     """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock. A call
     waits for a concurrency slot, for the rate limits per minute, and for the end of a pause that a Retry-After header
     asked for; then it is sent with a deadline, which does not cover the wait. A transport that raises what is no
-    CallError, or hangs, is replaced (`RestartedTransport`), as it is when the circuit breaker opens: what looks like an
-    outage may be its own broken client."""
+    MappaError, or hangs, is replaced (`RestartedTransport`), as it is when the circuit breaker opens: what looks like
+    an outage may be its own broken client."""
 
     def __init__(
         self,

@@ -57,12 +57,12 @@ async def close_transport(transport: Transport, provider: str) -> None:
 
 async def ask_reconnecting(transport: Transport, ask: Callable[[], Awaitable[T]], *, provider: str) -> T:
     """Return what `ask` returns, which asks a transport that connects again after it was closed. It is closed after
-    what is no CallError, `MAX_RESTARTS` times; then that is raised. For questions that may be asked again."""
+    what is no MappaError, `MAX_RESTARTS` times; then that is raised. For questions that may be asked again."""
     restarts = 0
     while True:
         try:
             return await ask()
-        except CallError:
+        except MappaError:
             raise
         except Exception as error:
             if restarts == MAX_RESTARTS:
@@ -73,7 +73,7 @@ async def ask_reconnecting(transport: Transport, ask: Callable[[], Awaitable[T]]
 
 
 class RestartedTransport:
-    """The transport of a provider, and those that replace it. It is lost once it raises what is no CallError, or does
+    """The transport of a provider, and those that replace it. It is lost once it raises what is no MappaError, or does
     not end a call that was cancelled: nobody knows what it left half done. The calls that come then go through a new
     one; calls that are under way end on the old one, which then is closed."""
 
@@ -128,7 +128,8 @@ class RestartedTransport:
             if used is self._current:
                 self._restarts = 0
             return task.result()
-        if isinstance(error, CallError):
+        if isinstance(error, MappaError):
+            # A fault of the call, or one of the run that no other transport would mend, as a full disk.
             raise error
         reason = _describe(error)
         self._replace(used, reason)

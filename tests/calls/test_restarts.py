@@ -10,6 +10,7 @@ from mappa_core.calls.options import CallLimits, Price
 from mappa_core.calls.restarts import CANCEL_S, CLOSE_S, record_losses
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
+from mappa_core.errors import RunError
 from mappa_core.transport import CallError
 
 BREAKS = {
@@ -132,6 +133,13 @@ def test_a_transport_is_replaced_three_times_in_a_row_and_a_reply_begins_a_new_r
     assert travel(main()) == [*[failed] * 4, "yes", *[failed] * 4]
     # The fourth loss stays without a restart; the fifth call gets a reply of the same transport.
     assert len(lost) == 6 and len(build.built) == 7
+
+
+def test_an_error_of_the_run_is_raised_as_it_is_and_replaces_nothing(travel, scripted, ask, lost):
+    client, build = client_of(scripted(RunError("the disk is full")))
+    with pytest.raises(RunError, match="the disk is full"):
+        travel(client.complete(ask()))
+    assert not lost and len(build.built) == 1
 
 
 @pytest.mark.parametrize("given_up_by", ["its deadline", "its caller"])
