@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from mappa.cli.main import cli
 from mappa.sessions import Run
+from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.store.writer import Store
 from mappa.testing import load_plugins
 from mappa_core import Registry
@@ -48,6 +50,14 @@ def make_run(registry, tmp_path):
 def invoke() -> Callable[[Sequence[str]], Result]:
     """The command line, with what it prints in the order in which it is printed."""
     return lambda words: CliRunner().invoke(cli, words)
+
+
+@pytest.fixture
+def record_metric() -> Callable[[Store, str], None]:
+    """Record in a run's store the metric of its team."""
+    return lambda store, metric: store.record_event(
+        TEAM_EVENT, **dataclasses.asdict(TeamRecord(agents={}, metric=metric))
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -27,7 +27,6 @@ from mappa.look.dataset.parquet import ParquetSpool
 from mappa.look.dataset.select import JudgedAction, select_actions
 from mappa.look.importing import LogMapping, import_logs
 from mappa.runs import RunFolder, RunReader
-from mappa.store.team_record import TEAM_EVENT, TeamRecord
 from mappa.testing import load_plugins
 from mappa_core import (
     Completion,
@@ -257,10 +256,10 @@ LOST = Failure(kind="ToolError", message="no sandbox")
         ("unsolved", "eval", {}, LOST, "no outcome"),
     ],
 )
-def test_an_outcome_counts_as_the_run_counts_it(tmp_path, overflow, split, outcome, error, why):
+def test_an_outcome_counts_as_the_run_counts_it(tmp_path, record_metric, overflow, split, outcome, error, why):
     config = f"credit: {{overflow: {overflow}}}\n"
     with RunFolder.create(tmp_path, "one", plugin="p", recipe="r", config=config) as folder:
-        folder.store.record_event(TEAM_EVENT, **asdict(TeamRecord(agents={}, metric="correct")))
+        record_metric(folder.store, "correct")
         known = Task(id="a", prompt="?")
         folder.store.begin_trajectory(split, "t", known, 0, 0)
         folder.store.record_step("t", step("t/0"))
