@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
+from mappa_core import RunError
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.calls.restarts import CANCEL_S, CLOSE_S, record_losses
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
-from mappa_core.errors import RunError
 from mappa_core.transport import CallError
 
 BREAKS = {
