@@ -165,8 +165,7 @@ def warm_start(study: Study, seed: int) -> Path:
         count = ("--count", str(QUICK_EXAMPLES)) if study.asked.quick else EXAMPLES
         _mappa("mathchat", "examples", str(examples), "--seed", str(seed), *count)
     chosen = ("--plugin", "mathchat", "--recipe", "smol", "--examples", str(examples))
-    # An iteration of a warm start is an epoch. What it came to is measured by the runs that start from it: an untaught
-    # model writes to its limit.
+    # An iteration of a warm start is an epoch. What it came to is measured by the runs that start from it.
     words = (*study.asked.settings, f"run.root={root}", f"seed={seed}", "train.iterations=1", "eval.problems=8")
     _mappa("warm-start", *chosen, "--name", folder.name, *words)
     return folder
