@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
 from mappa_core.experience import Advantages, Demonstrations, Experience
 from mappa_core.protocols import Lora, PolicySpec
-from mappa_engine.cluster.learners import LearnerConfig
+from mappa_engine.cluster.learners import LearnerConfig, rank
 from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerRank
 from mappa_engine.learning.scoring import merge_scores
@@ -102,7 +105,10 @@ class Alone:
 
     def __init__(self, given: LearnerConfig) -> None:
         self._rank = LearnerRank(given, rank=0, ranks=1)
-        self._rank.open(self._rank.open_store())
+        # All that one process ever opens are in its one process group.
+        joined = torch.distributed.is_initialized()
+        with patch(f"{rank.__name__}.init_process_group") if joined else nullcontext():
+            self._rank.open(self._rank.open_store())
 
     async def score(self, experience, *, reference=True):
         return self._rank.score(experience)
