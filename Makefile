@@ -97,12 +97,12 @@ train: .venv/.train-$(PLUGIN)
 	@touch $@
 
 # Minutes on two quiet cores: of the warm start, and of the recipe's 20 iterations with their evaluations.
-SMOL_WARM_START_MINUTES := 5
+SMOL_WARM_START_MINUTES := 10
 SMOL_TRAINING_MINUTES := 90
 
 runs/.smol-taught: | .venv/.smol
 	@echo "The warm start takes about $(SMOL_WARM_START_MINUTES) minutes on two cores."
-	.venv/bin/mappa mathchat examples runs/smol-examples --count 300 --agent code_executor=100 --agent verifier=100
+	.venv/bin/mappa mathchat examples runs/smol-examples --count 800 --agent code_executor=100 --agent verifier=100
 	.venv/bin/mappa warm-start --plugin mathchat --recipe smol --examples runs/smol-examples --epochs 1 --name smol-taught eval.problems=8
 	@touch $@
 
