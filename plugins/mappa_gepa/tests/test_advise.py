@@ -267,12 +267,12 @@ def test_the_other_agents_do_not_move_in_a_short_training(trained):
             installed,
             agents=("greeter", "solver"),
             weights=trained / "checkpoints/000004",
-            rollouts=2 + 32,
+            rollouts=1 + 32,
             on_providers=lambda providers: None,
             on_rollout=lambda trajectory: None,
         )
     )
-    assert found.rollouts == 2 + 32
+    assert found.rollouts == 1 + 32
 
     def weights(checkpoint, policy):
         return (checkpoint / "policies" / policy / "weights.safetensors").read_bytes()

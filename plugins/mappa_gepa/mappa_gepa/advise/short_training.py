@@ -18,8 +18,8 @@ from mappa_gepa.advise.evidence import mean_usd
 from mappa_gepa.advise.fixes import Fix
 
 SETTINGS_NAME = "advised.yaml"
-CHECKS = 2
-"""Rollouts of the two evaluations, before and after, of one task each."""
+CHECKS = 1
+"""Rollouts of the evaluation after the training, of one task."""
 ONLY_AGENT = "only_agent"
 SFT_WEIGHT, SFT_MAX_SCORE = 1.0, 10.0
 
@@ -101,7 +101,7 @@ def _kind_word(fix: Fix, composed: ComposedConfig, agents: Sequence[str]) -> tup
 
 def _training_words(fix: Fix, composed: ComposedConfig, iterations: int) -> tuple[str, ...]:
     """Settings by which the agent of `fix` alone learns; SFT learns from corrections alone, as equal rewards teach
-    nothing. One held-out task is evaluated, before and after, as a run evaluates at least one."""
+    nothing. One held-out task is evaluated at the end, as a run evaluates at least one there."""
     # Whom the run trained alone does not decide whom the trial trains.
     shapers = [one for one in composed.settings.plain["shapers"] if one["use"] != ONLY_AGENT]
     if fix.kind == "sft":
@@ -109,8 +109,8 @@ def _training_words(fix: Fix, composed: ComposedConfig, iterations: int) -> tupl
     shapers.append({"use": ONLY_AGENT, "options": {"agent": fix.agent}})
     words = [
         f"shapers={json.dumps(shapers)}", f"train.iterations={iterations}", f"checkpoint.every={iterations}",
-        "checkpoint.best=false", "checkpoint.url=null", "eval.every=0", "eval.samples=1", "eval.problems=1",
-        "eval.coach=false", "prompts=null",
+        "checkpoint.best=false", "checkpoint.url=null", "eval.before=false", "eval.every=0", "eval.samples=1",
+        "eval.problems=1", "eval.coach=false", "prompts=null",
     ]  # fmt: skip
     if fix.kind == "sft":
         words += [f"train.supervised.weight={SFT_WEIGHT}", f"train.supervised.max_score={SFT_MAX_SCORE}"]
