@@ -11,7 +11,7 @@ from itertools import groupby
 from mappa.rollout.tool_failures import is_tool_failure
 from mappa.runs import RunReader
 from mappa_core import Split, Step, Trajectory, Verdict
-from mappa_core.credit.overflow import is_overflow
+from mappa_core.credit.overflow import settle_overflow
 from mappa_core.engine import Finish
 from mappa_core.records import Phase
 
@@ -75,7 +75,8 @@ def select_actions(reader: RunReader, filters: Filters, left_out: LeftOutCounts)
     """Yield the actions that pass the filters, grouped by task and iteration, so that siblings stay together.
 
     One group is in memory at a time. If an action has several verdicts of the phase, the one added last counts, as in
-    the reward. Actions of other agents and iterations are not counted in `left_out`.
+    the reward; a text that outgrew the window has 0 points where the run's training counted it so. Actions of other
+    agents and iterations are not counted in `left_out`.
     """
     first, last = filters.iterations or (0, None)
     rows = [one for one in reader.trajectories.where(split=filters.split) if one.iteration >= first]
@@ -85,23 +86,26 @@ def select_actions(reader: RunReader, filters: Filters, left_out: LeftOutCounts)
             yield [one for row in group for one in _select_from_trajectory(reader, row.id, filters, left_out)]
 
 
+def _read_settled(reader: RunReader, identity: str, split: Split) -> Trajectory:
+    """A rollout as the run counted it: a training settles those that outgrew the window, unless told otherwise."""
+    trajectory = reader.trajectory(identity)
+    is_settled = split == "train" and reader.counts_overflows
+    return settle_overflow(trajectory, reader.team.metric) if is_settled else trajectory
+
+
 def _outcome(reader: RunReader, trajectory: Trajectory, split: Split) -> float | None:
-    """The workflow's metric of a rollout; None if it is unknown. Of rollouts without one an evaluation counts as 0 all
-    that no tool lost, and a training those that outgrew the window, unless `credit.overflow` says otherwise."""
+    """The workflow's metric of a settled rollout; None if it is unknown. Of rollouts without one an evaluation counts
+    as 0 all that no tool lost."""
     outcome = trajectory.outcome.get(reader.team.metric)
     if outcome is None and trajectory.error is not None:
-        if split == "eval":
-            counts_as_0 = not is_tool_failure(trajectory.error)
-        else:
-            counts_as_0 = reader.counts_overflows and is_overflow(trajectory.error)
-        return 0.0 if counts_as_0 else None
+        return 0.0 if split == "eval" and not is_tool_failure(trajectory.error) else None
     return outcome if outcome is not None and math.isfinite(outcome) else None
 
 
 def _select_from_trajectory(
     reader: RunReader, identity: str, filters: Filters, left_out: LeftOutCounts
 ) -> Iterator[JudgedAction]:
-    trajectory = reader.trajectory(identity)
+    trajectory = _read_settled(reader, identity, filters.split)
     verdicts = {one.step: one for one in trajectory.verdicts if one.phase == filters.phase}
     least, bad_outcome = filters.min_outcome, None
     if least is not None:

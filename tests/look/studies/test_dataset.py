@@ -237,26 +237,30 @@ def test_what_is_left_out_is_counted_by_agent_and_reason(recorded):
     assert left_out == {("solver", "score below 5.5"): 4, ("coder", "score below 5.5"): 4}
 
 
-OUTGROWN = Failure(kind="PromptTooLong", message="80 > 64", quoted={"step": 80})
+OUTGROWN = Failure(kind="PromptTooLong", message="80 > 64", quoted={"t/0": 80})
 TOO_LONG_A_TASK = Failure(kind="PromptTooLong", message="80 > 64")
 LOST = Failure(kind="ToolError", message="no sandbox")
 
 
 @pytest.mark.parametrize(
-    ("overflow", "split", "outcome", "error", "why"),
+    ("overflow", "split", "outcome", "error", "expected"),
     [
-        ("unsolved", "train", {"correct": 1.0}, None, None),
+        ("unsolved", "train", {"correct": 1.0}, None, 5.0),
         ("unsolved", "train", {"correct": -1.0}, None, "outcome below 0"),
         ("unsolved", "train", {"correct": math.nan}, None, "no outcome"),
-        ("unsolved", "train", {}, OUTGROWN, None),
+        ("unsolved", "train", {}, OUTGROWN, 0.0),
         ("unknown", "train", {}, OUTGROWN, "no outcome"),
         ("unsolved", "train", {}, TOO_LONG_A_TASK, "no outcome"),
-        ("unknown", "eval", {}, OUTGROWN, None),
-        ("unknown", "eval", {}, TOO_LONG_A_TASK, None),
+        ("unknown", "eval", {}, OUTGROWN, 5.0),
+        ("unsolved", "eval", {}, OUTGROWN, 5.0),
+        ("unknown", "eval", {}, TOO_LONG_A_TASK, 5.0),
         ("unsolved", "eval", {}, LOST, "no outcome"),
     ],
 )
-def test_an_outcome_counts_as_the_run_counts_it(tmp_path, record_metric, overflow, split, outcome, error, why):
+def test_outcomes_and_points_count_as_the_run_counts_them(
+    tmp_path, record_metric, overflow, split, outcome, error, expected
+):
+    """`expected` are the points of the action, or why it is left out."""
     config = f"credit: {{overflow: {overflow}}}\n"
     with RunFolder.create(tmp_path, "one", plugin="p", recipe="r", config=config) as folder:
         record_metric(folder.store, "correct")
@@ -268,8 +272,10 @@ def test_an_outcome_counts_as_the_run_counts_it(tmp_path, record_metric, overflo
     left_out = Counter()
     with RunReader(tmp_path / "one") as reader:
         groups = names(select_actions(reader, Filters(split=split, min_outcome=0.0), left_out))
-    assert groups == [[("t/0", 5.0)] if why is None else []]
-    assert left_out == ({} if why is None else {("solver", why): 1})
+    if isinstance(expected, str):
+        assert (groups, left_out) == ([[]], {("solver", expected): 1})
+    else:
+        assert (groups, left_out) == ([[("t/0", expected)]], {})
 
 
 def test_one_task_of_one_iteration_is_in_memory_at_a_time(recorded, monkeypatch):
