@@ -35,7 +35,7 @@ from mappa_core.credit.by_agent import estimate
 from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.credit.overflow import is_overflow
 from mappa_core.credit.teachers import score_by_teachers
-from mappa_core.errors import EngineError, GuardStop
+from mappa_core.errors import GuardStop
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import DriftReport
 from mappa_core.records import Process, Trajectory
@@ -63,11 +63,20 @@ class TrainingLoop:
         """Evaluate, train to the last iteration, evaluate again. Raises GuardStop, after a checkpoint, if a limit on
         missing verdicts, lost rollouts or cost is reached; at once if the disk is too small for all checkpoints."""
         start = await self._restore()
-        iterations = self._session.config.train.iterations
         existing = len(self._folder.checkpoints.iterations())
         new_checkpoints = max_new_checkpoints(self._session.config, start, existing=existing)
         guard_disk(self._folder.path, self._session, checkpoints=new_checkpoints)
         self._record_processes()
+        try:
+            await self._resume_evaluations(start)
+            await self._train(start)
+            await self._report_best()
+        finally:
+            # Also what was lost in the last evaluation, or ended the run.
+            self._record_processes()
+
+    async def _resume_evaluations(self, start: int) -> None:
+        """Improve prompts and evaluate as due after iteration `start`, and replay the evaluations before it."""
         # A guard that stopped the run in a round of prompts wrote this checkpoint before the round was done.
         await self._improve_prompts(start)
         # Evaluations before the checkpoint are replayed, as the gain is measured against the first of them. Those that
@@ -75,21 +84,20 @@ class TrainingLoop:
         for done in range(start + 1):
             await self._evaluate(done, recorded_only=done < start, probing=done == 0)
         await self._keep_best(start)
+
+    async def _train(self, start: int) -> None:
+        iterations = self._session.config.train.iterations
         try:
             for iteration in range(start, iterations):
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
             await self._checkpoint_written(iterations)
-        except EngineError:
-            self._record_processes()
-            raise
         finally:
             await self._rollouts.close()
             if self._writing is not None:
                 # Shielded: a cancelled run still completes the checkpoint that it began. What writing fails with was
                 # raised above, or another error ends the run and should not be hidden by it.
                 await asyncio.gather(asyncio.shield(self._writing), return_exceptions=True)
-        await self._report_best()
 
     def _counterfactual_collector(self) -> CounterfactualCollector | None:
         """Build the collector of counterfactual rollouts; None if they are off."""

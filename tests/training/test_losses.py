@@ -117,6 +117,21 @@ def test_every_process_that_the_engine_replaced_is_an_event(start, monkeypatch):
     assert trained.summary.engine_losses == 2
 
 
+def test_a_process_lost_in_the_last_evaluation_is_an_event(start, engines, monkeypatch):
+    start(name="undisturbed").train()
+    last = engines.calls["sample"]
+    engines.calls.clear()
+
+    def processes(engine):
+        ended = ("it was killed",) if engines.calls["sample"] == last else ()
+        return (Process(role="sampler", pid=1, host="here", lost=ended),)
+
+    monkeypatch.setattr(ScriptedEngine, "processes", property(processes))
+    trained = start().train()
+    assert events(trained.folder, "process_lost") == [{"error": "it was killed"}]
+    assert trained.summary.engine_losses == 1
+
+
 def test_a_fault_that_repeats_ends_the_run_after_three_restarts(start, engines):
     engines.faults = {("update", number): Defect("a bug of its own") for number in range(1, 10)}
     with pytest.raises(GuardStop, match=r"lost 4 times \(train.max_restarts=3\), the last time: a bug of its own"):
