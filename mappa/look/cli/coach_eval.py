@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mappa.look.coach_eval.labelled_actions import LabelledSet, LabelSource
     from mappa.look.coach_eval.labelled_runs import Benchmark, LabelledRuns
     from mappa.look.coach_eval.metrics import VerdictCounts
+    from mappa.look.importing import LogMapping
 
 Against = Literal["outcome", "counterfactual", "labels"]
 POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
@@ -36,7 +37,7 @@ AT_LEAST_ONE = click.IntRange(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """The options of the command."""
+    """The options of the command; `mapping` is of those that say what the keys of labels mean."""
 
     coaches: Sequence[str]
     judges: Path | None
@@ -52,14 +53,7 @@ class EvalRequest:
     ask: Literal["together", "each"]
     labeller: str | None
     labels: Sequence[str]
-    labels_of: str | None
-    labelled_by: str | None
-    guilty_agent: str | None
-    guilty_step: str | None
-    guilt_reason: str | None
-    guilt_category: str | None
-    steps_from: int
-    steps_of: Literal["messages", "actions"]
+    mapping: LogMapping
     repeats: int
     cassette: Path | None
     limit: int | None
@@ -169,8 +163,11 @@ def eval_command(**options: Any) -> None:
     """
     from mappa.look.cli.coach_choices import calibrated_jury, parse_coaches, recorded_judges
     from mappa.look.cli.verdict_tables import check_answered, verdict_bar
+    from mappa.look.importing import LogMapping
+    from mappa.look.importing.log_mapping import LABEL_KEYS
 
-    asked = EvalRequest(**options)
+    mapping = LogMapping(**{key: options.pop(key) for key in LABEL_KEYS if key in options})
+    asked = EvalRequest(mapping=mapping, **options)
     asked.check()
     registry = load_registry()
     chosen = parse_coaches(registry, asked.coaches, asked.settings)
@@ -238,24 +235,13 @@ async def _evaluate_labels(
 
 async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> LabelledRuns:
     from mappa.look.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
-    from mappa.look.importing import LogMapping
     from mappa.look.importing.label_files import parse_label_file
 
     hindsight = asked.ask == "together"
     if asked.benchmark is not None:
-        mapping = LogMapping(
-            guilty_agent=asked.guilty_agent,
-            guilty_step=asked.guilty_step,
-            guilt_reason=asked.guilt_reason,
-            guilt_category=asked.guilt_category,
-            labels_of=asked.labels_of,
-            labelled_by=asked.labelled_by,
-            steps_from=asked.steps_from,
-            steps_of=asked.steps_of,
-        )
         return read_benchmark(
             asked.benchmark, asked.data, truth=truth, hindsight=hindsight, labeller=asked.labeller, limit=asked.limit,
-            label_files=[parse_label_file(word) for word in asked.labels], mapping=mapping,
+            label_files=[parse_label_file(word) for word in asked.labels], mapping=asked.mapping,
         )  # fmt: skip
     return await read_labelled_runs(
         registry,
