@@ -70,6 +70,7 @@ def command(
 
     arguments.refuse_contradictions(OPTION_SETTINGS)
     registry = load_registry()
+    # After the config files, which are written for the training that follows.
     words = (
         f"train.iterations={epochs}", f"train.minibatch_rows={batch_size}", "train.correction.kind=none",
         "train.warmup_iterations=0", "checkpoint.every=1", "checkpoint.keep=2",
