@@ -115,10 +115,10 @@ def read_call(raw: Any, place: str) -> Content:
     made = make_call(name if isinstance(name, str) and name else UNNAMED_TOOL, arguments, _identity({**inner, **outer}))
     (call,) = made.calls
     if "result" in outer:  # a tool of the provider, in inspect_ai
-        is_answered = outer["result"] is not None or outer.get("error") is not None
+        is_answered = outer["result"] is not None or says_error(outer.get("error"))
         return join_content([made, _read_answer(outer["result"], outer, call.id, call.name)]) if is_answered else made
     why = _first(outer, "parse_error", *(("error",) if outer.get("type") == "invalid_tool_call" else ()))
-    if call.error is None and isinstance(why, str):
+    if call.error is None and isinstance(why, str) and says_error(why):
         return replace(made, calls=(replace(call, error=why),))
     return made
 
@@ -138,6 +138,12 @@ def make_call(name: str, arguments: Any, identity: str | None) -> Content:
         return Content(calls=(ToolCall(name=name, arguments={RAW_ARGUMENTS: arguments}, id=identity, error=error),))
     known, odd = _name_odd_numbers(arguments or {})
     return Content(calls=(ToolCall(name=name, arguments=known, id=identity),), notes={ODD_NUMBERS: odd} if odd else {})
+
+
+def says_error(value: Any) -> bool:
+    """Whether the error that stands beside an answer is one: many write an empty text or object, `false` or the name of
+    nothing where there is none."""
+    return bool(value) and not (isinstance(value, str) and value.strip().casefold() in ("", "none", "null"))
 
 
 def read_answer(raw: Any) -> tuple[str, Mapping[str, int], bool]:
@@ -213,7 +219,7 @@ def _read_hosted_call(kind: str, part: Mapping[str, Any], place: str) -> Content
 def _with_output(made: Content, part: Mapping[str, Any]) -> Content:
     (call,) = made.calls
     output = _first(part, *(key for key in _OUTPUTS if key != "error"))
-    if output is None and part.get("error") is None:
+    if output is None and not says_error(part.get("error")):
         return made
     if call.name == "image_generation":
         return join_content([made, Content(notes={_MEDIA["image"]: 1})])
@@ -231,7 +237,7 @@ def _read_result(kind: str, part: Mapping[str, Any], place: str) -> Content:
 def _read_answer(value: Any, part: Mapping[str, Any], call: str | None, tool: str | None) -> Content:
     text, notes, failed = read_answer(value)
     error = part.get("error")
-    if error is not None:
+    if says_error(error):
         failed, told = True, _plain_text(error)
         text = text if told in text else "\n".join(filter(None, (text, told)))
     failed = (
@@ -404,8 +410,12 @@ def _identity(record: Mapping[str, Any], *, answered: bool = False) -> str | Non
     """The id of a call; of an answer the id of what it answers."""
     of_call = ("tool_use_id", "tool_call_id", "call_id", "toolCallId", "toolUseId")
     keys = (*of_call, "id") if answered else (*of_call[2:], *of_call[:2], "id")
-    value = _first(record, *keys)
-    return value if value is None or isinstance(value, str) else str(value)
+    return name_call(_first(record, *keys))
+
+
+def name_call(identity: Any) -> str | None:
+    """The id of a call as a text: some services count their calls."""
+    return identity if identity is None or isinstance(identity, str) else str(identity)
 
 
 def _plain_text(value: Any) -> str:

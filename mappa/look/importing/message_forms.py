@@ -3,7 +3,7 @@ LangChain (also as its `dumps` writes them), of inspect_ai, of OpenInference and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -11,10 +11,12 @@ from mappa.look.importing.content import (
     Answer,
     Content,
     join_content,
+    name_call,
     read_answer,
     read_call,
     read_content,
     read_part,
+    says_error,
     with_calls,
 )
 from mappa.look.importing.log_mapping import LogFormatError, lookup
@@ -104,22 +106,39 @@ def pair_answers(contents: Sequence[Content]) -> dict[int, dict[int, Answer]]:
     """The answers of tools by the place of the content that called them and the place of the call in it. An id may be
     used again: an answer belongs to the nearest content that has a call with its id, and the first answer to a call
     counts. Answers without an id belong to the calls without one of the last content with calls: to the first of the
-    tool that they name, else in order."""
+    tool that they name, else in order. Where every call has an id, they belong to the call that alone is left for
+    them there."""
     answers: dict[int, dict[int, Answer]] = {}
     waiting: dict[str | None, list[tuple[int, int]]] = {}
+    last = 0
     for number, content in enumerate(contents):
         if content.calls:
-            waiting[None] = []
+            last = number
+            if None in waiting:
+                waiting[None] = []
             waiting.update((call.id, []) for call in content.calls)
             for place, call in enumerate(content.calls):
                 waiting[call.id].append((number, place))
         for answer in content.answers:
-            if called := waiting.get(answer.call):
+            called = waiting.get(answer.call)
+            if answer.call is None and None not in waiting:  # else it may be late, and answer one of those
+                called = _only_left(last, contents[last], answers.get(last, {}), answer)
+            if called:
                 named = (at for at in called if contents[at[0]].calls[at[1]].name == answer.tool)
                 caller, place = at = next(named, called[0])
-                called.remove(at)
+                waiting[contents[caller].calls[place].id].remove(at)
                 answers.setdefault(caller, {})[place] = answer
     return answers
+
+
+def _only_left(number: int, content: Content, answered: Collection[int], answer: Answer) -> list[tuple[int, int]]:
+    """The place of the call of a content that an answer without an id can belong to, if it is one alone."""
+    left = [
+        (number, place)
+        for place, call in enumerate(content.calls)
+        if place not in answered and answer.tool in (None, call.name)
+    ]
+    return left if len(left) == 1 else []
 
 
 def unwrap(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -291,11 +310,11 @@ def _read_answers(raw: Mapping[str, Any], place: str, text: str) -> Content:
     body, notes, failed = read_answer(value)
     error = raw.get("error")
     told = error.get("message") if isinstance(error, Mapping) else error
-    if isinstance(told, str) and told not in body:
+    if isinstance(told, str) and says_error(told) and told not in body:
         body = "\n".join(filter(None, (body, told)))
-    failed = failed or raw.get("status") == "error" or raw.get("is_error") is True or error not in (None, "", False)
+    failed = failed or raw.get("status") == "error" or raw.get("is_error") is True or says_error(error)
     tool = next((raw[key] for key in ("name", "tool_name", "function") if isinstance(raw.get(key), str)), None)
-    answer = Answer(text=body, call=optional_text(raw, "tool_call_id", place), tool=tool, failed=failed)
+    answer = Answer(text=body, call=name_call(raw.get("tool_call_id")), tool=tool, failed=failed)
     return Content(answers=(answer,), notes=notes)
 
 
@@ -309,8 +328,7 @@ def _read_parts(value: Sequence[Any], place: str) -> Content:
 def _read_response(raw: Any) -> Content:
     known = raw if isinstance(raw, Mapping) else {}
     text, notes, failed = read_answer(known.get("content"))
-    identity = known.get("tool_call_id")
-    answer = Answer(text=text, call=identity if isinstance(identity, str) else None, failed=failed)
+    answer = Answer(text=text, call=name_call(known.get("tool_call_id")), failed=failed)
     return Content(answers=(answer,), notes=notes)
 
 

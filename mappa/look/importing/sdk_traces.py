@@ -142,7 +142,9 @@ def _autogen_span(document: Document, number: int) -> Span:
     row, known, note = document.row, dict[str, Any](), ""
     if row["type"] == "LLMCall":
         response = _mapping(row.get("response"))
-        agent = str(row.get("agent_id") or "").partition("/")[0].rpartition("_")[0]
+        name, _, key = str(row.get("agent_id") or "").partition("/")
+        # AgentChat names the agents of a team by the team, whose id is their key; others keep their own names.
+        agent = name.removesuffix(f"_{key}")
         known = {
             **_call(row.get("messages"), row.get("response")),
             "gen_ai.agent.name": agent or None,

@@ -199,19 +199,19 @@ class _Trace:
         for span in self._tools:
             if span.parent == action.id and span.id not in self._claimed:
                 self._claimed.add(span.id)
-                result, identity = _read_tool_result(span), span.text("gen_ai.tool.call.id")
-                (call,) = make_call(result.tool, span.attributes.get("gen_ai.tool.call.arguments"), identity).calls
-                yield call, result
+                yield _tool_call(span), _read_tool_result(span)
 
     def _find_tool_span(self, action: Span, call: ToolCall) -> Span | None:
         free = [span for span in self._tools if span.id not in self._claimed]
         same_id = (span for span in free if call.id is not None and span.text("gen_ai.tool.call.id") == call.id)
-        after = (
+        after = [
             span
             for span in free
             if span.text("gen_ai.tool.call.id") is None and span.start >= action.end and _tool_name(span) == call.name
-        )
-        return next(same_id, None) or next(after, None)
+        ]
+        # Calls at once may end, and stand in the log, in any order.
+        same_arguments = (span for span in after if _tool_call(span).arguments == call.arguments)
+        return next(same_id, None) or next(same_arguments, None) or next(iter(after), None)
 
     def _find_answer(self, action: Span, reply: Content, place: int) -> Answer | None:
         """The answer to a call among the messages that were shown to models. Where its id is used more than once, or it
@@ -295,6 +295,12 @@ def _finish_reason(span: Span) -> Any:
 
 def _tool_name(span: Span) -> str:
     return span.text("gen_ai.tool.name") or span.name
+
+
+def _tool_call(span: Span) -> ToolCall:
+    identity = span.text("gen_ai.tool.call.id")
+    (call,) = make_call(_tool_name(span), span.attributes.get("gen_ai.tool.call.arguments"), identity).calls
+    return call
 
 
 def _read_tool_result(span: Span) -> ToolResult:

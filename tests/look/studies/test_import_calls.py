@@ -87,6 +87,52 @@ def test_answers_without_ids_belong_to_the_calls_without_ids_before_them_in_orde
     assert results(made) == [[("1", "ok"), ("2", "ok")], [], [], [], []] and made.problems == ()
 
 
+def test_an_answer_that_lost_its_id_belongs_to_the_call_that_alone_is_left_for_it(tmp_path):
+    lost = {"role": "tool", "tool_call_id": None, "content": "2e30"}
+    chat = [
+        *(USER, calling(call("a", "son")), answered("a", "error: unknown word"), calling(call("b", "sun")), lost),
+        *(calling(call("c", "sun"), call("d", "moon")), lost),  # nobody knows which
+        *(answered("c", "1"), {**lost, "name": "other"}, {**lost, "name": "search"}, DONE),
+    ]
+    assert results(imported(tmp_path, {"messages": chat})) == [
+        [("error: unknown word", "error")], [("2e30", "ok")], [("1", "ok"), ("2e30", "ok")], []
+    ]  # fmt: skip
+
+
+def test_ids_of_calls_may_be_numbers(tmp_path):
+    chat = [USER, calling(call(1, "sun")), calling(call(2, "moon")), answered(2, "7e22"), answered(1, "2e30"), DONE]
+    assert results(imported(tmp_path, {"messages": chat})) == [[("2e30", "ok")], [("7e22", "ok")], []]
+
+
+@pytest.mark.parametrize("nothing", [None, "", False, 0, [], {}, "none", "None", "null"])
+def test_an_error_that_says_nothing_is_none(tmp_path, nothing):
+    part = {"type": "tool_result", "tool_use_id": "b", "content": "7e22", "error": nothing}
+    hosted = {"type": "mcp_call", "id": "m", "name": "f", "arguments": "{}", "output": "5", "error": nothing}
+    chat = [
+        *(USER, calling(call("a", "sun")), answered("a", "2e30", error=nothing)),
+        *(calling(call("b", "moon")), {"role": "user", "content": [part]}, hosted, DONE),
+    ]
+    assert results(imported(tmp_path, {"messages": chat})) == [[("2e30", "ok")], [("7e22", "ok")], [("5", "ok")], []]
+
+
+def test_calls_of_one_tool_at_once_get_the_answers_to_their_arguments(tmp_path):
+    reply = calling(call("a", "son"), call("b", "sun"))
+    asked = {"type": "LLMCall", "agent_id": "r/1", "messages": [USER], "response": {"choices": [{"message": reply}]}}
+    done = {"type": "ToolCall", "tool_name": "search", "agent_id": "r/1"}
+    # AutoGen logs a call when it has ended.
+    ended = [
+        {**done, "arguments": {"q": q}, "result": text} for q, text in (("sun", "2e30"), ("son", "error: no word"))
+    ]
+    assert results(imported(tmp_path, asked, *ended)) == [[("error: no word", "error"), ("2e30", "ok")]]
+
+
+def test_agents_of_autogen_that_are_no_teams_have_their_own_names(tmp_path):
+    ids = ["planner/default", "web_critic/default", "writer_4f/4f"]
+    reply = {"choices": [{"message": {"role": "assistant", "content": "2e30"}}]}
+    lines = [{"type": "LLMCall", "agent_id": one, "messages": [USER], "response": reply} for one in ids]
+    assert imported(tmp_path, *lines).agents == {"planner": 1, "web_critic": 1, "writer": 1}
+
+
 def test_calls_that_langchain_could_not_parse_are_calls(tmp_path):
     state = [{"type": "human", "content": "Q"}, {"type": "ai", "name": "r", "content": "", "tool_calls": []}]
     state[1]["invalid_tool_calls"] = [{"name": "f", "args": "{bad", "id": "2"}, {"name": None, "args": "", "id": None}]
