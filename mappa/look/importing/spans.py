@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,8 @@ AROUND = "agents around what models wrote"
 """Why the span of an agent is no action."""
 _NANOSECONDS = 1e9
 _MILLISECONDS = 1e3
+_NANOSECOND = re.compile(r"[0-9]{1,20}")
+"""A time of OTLP, which has 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ def _read_otlp_span(span: Any, where: str, place: str) -> Span:
     if not isinstance(span, Mapping):
         raise LogFormatError(f"{where}: not an object with keys: {str(span)[:80]!r}")
     times = [span.get("startTimeUnixNano"), span.get("endTimeUnixNano")]
-    if not all(isinstance(time, str | int) and str(time).isdecimal() for time in times):
+    if not all(isinstance(time, str | int) and _NANOSECOND.fullmatch(str(time)) for time in times):
         raise LogFormatError(f"{where}: startTimeUnixNano and endTimeUnixNano are not whole numbers: {times!r}")
     start, end = (int(str(time)) / _NANOSECONDS for time in times)
     status = span.get("status")
@@ -126,14 +129,26 @@ def _read_any_value(raw: Any, where: str) -> Any:
         raise LogFormatError(f"{where}: not a value with its type")
     ((kind, value),) = raw.items()
     if kind == "intValue":
-        return int(value)
-    if kind == "arrayValue":
-        return [_read_any_value(one, where) for one in value.get("values", [])]
-    if kind == "kvlistValue":
-        return _read_attributes(value.get("values", []), where)
+        return _read_int(value, where)
+    if kind in ("arrayValue", "kvlistValue"):
+        values = value.get("values", []) if isinstance(value, Mapping) else None
+        if not isinstance(values, list):
+            raise LogFormatError(f"{where}: {kind} is not an object with a list of values")
+        return (
+            _read_attributes(values, where)
+            if kind == "kvlistValue"
+            else [_read_any_value(one, where) for one in values]
+        )
     if kind not in ("stringValue", "boolValue", "doubleValue", "bytesValue"):
         raise LogFormatError(f"{where}: {kind} is no type of a value")
     return value
+
+
+def _read_int(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise LogFormatError(f"{where}: not a whole number: {value!r}") from None
 
 
 def _require_list(record: Any, key: str, where: str) -> list[Any]:
@@ -151,9 +166,9 @@ def _read_id(value: Any, key: str) -> str:
 
 def _read_time(value: Any, key: str) -> float:
     """Read a time: ISO 8601, or milliseconds since the epoch."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value / _MILLISECONDS
     try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value / _MILLISECONDS
         return datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise LogFormatError(f"{key}: not a time: {value!r}") from None

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mappa.cli import main
+from mappa.look.importing.log_mapping import LogFormatError
+from mappa.look.importing.spans import read_spans
 
 USER, ASSISTANT = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
 TIMES = {"startTime": "2024-01-01T00:00:00Z", "endTime": "2024-01-01T00:00:01Z"}
@@ -240,3 +242,20 @@ def test_error_of_a_damaged_log_names_the_fault(tmp_path, capsys, log, said):
     assert main(["import", str(tmp_path / "log.json"), "--root", str(tmp_path / "runs")]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attributes", [{"key": "n", "value": {"intValue": "many"}}]),
+        ("attributes", [{"key": "n", "value": {"intValue": None}}]),
+        ("attributes", [{"key": "n", "value": {"arrayValue": None}}]),
+        ("attributes", [{"key": "n", "value": {"arrayValue": {"values": 1}}}]),
+        ("attributes", [{"key": "n", "value": {"kvlistValue": []}}]),
+        ("endTimeUnixNano", "9" * 400),
+    ],
+)
+def test_a_span_with_a_value_of_another_type_is_named(key, value):
+    export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**SPANS, key: value}]}]}]}
+    with pytest.raises(LogFormatError, match=rf"resourceSpans\.0\.scopeSpans\.0\.spans\.0.*{key}"):
+        read_spans(export, "")
