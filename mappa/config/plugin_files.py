@@ -75,7 +75,8 @@ def names_file(given: str) -> bool:
     if re.search(r"[/.:\\]", given):
         return True
     search_folder(Path.cwd())
-    return given.isidentifier() and find_spec(given) is not None
+    # `find_spec` fails for a module that was not imported: that of a file that was run, or `__main__`.
+    return given.isidentifier() and (given in sys.modules or find_spec(given) is not None)
 
 
 def load_plugin_file(given: str) -> LoadedPlugin:

@@ -48,7 +48,12 @@ def parse_address(text: str) -> TracerAddress:
     Raises:
         InputError: it names no tracer, holds a password, or says something that is not understood.
     """
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # Its message and the text may hold a key.
+        raise InputError(
+            "an address names a host that can be none; write phoenix://HOST[:PORT]/PROJECT or langfuse://HOST[:PORT]"
+        ) from None
     if parts.scheme not in SERVICES:
         raise InputError(f"{text}: {parts.scheme!r} is no tracer; write {' or '.join(f'{one}://' for one in SERVICES)}")
     service: Service = parts.scheme
@@ -132,11 +137,11 @@ def _read_time(value: str | None, name: str, text: str) -> datetime | None:
         return datetime.now(UTC) - timedelta(**{_UNITS[ago["unit"]]: int(ago["count"])})
     try:
         time = datetime.fromisoformat(value)
-    except ValueError:
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InputError(
             f"{text}: {name}={value} is not a time; write 2026-11-28, 2026-11-28T09:30, 12h or 7d"
         ) from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _read_limit(value: str | None, text: str) -> int | None:

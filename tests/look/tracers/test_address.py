@@ -46,6 +46,8 @@ def test_traces_are_chosen_by_time_tag_and_limit():
         ("phoenix://:6006/tickets", "names no host"),
         ("langfuse://?sinse=7d", "'sinse' is not known; traces are chosen by since, until, tag and limit"),
         ("langfuse://?since=yesterday", "since=yesterday is not a time"),
+        ("phoenix://[::1/tickets", "names a host that can be none"),
+        ("langfuse://?since=0001-01-01T00:00%2B14:00", "is not a time"),
         ("langfuse://?limit=0", "limit=0 is not a number of traces"),
         ("langfuse://?limit=1e9", "limit=1e9 is not a number of traces"),
         ("langfuse://?limit=1&limit=2", "limit is given twice"),
