@@ -113,7 +113,7 @@ def _matching(pattern: Path) -> list[Path]:
 
 def _natural_order(path: Path) -> list[int | str]:
     """The path in parts, of which every second one is a number, so that they compare."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
 def _plain_suffix(path: Path) -> str:

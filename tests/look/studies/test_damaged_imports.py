@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mappa.cli import main
+from mappa.look.importing.documents import find_files
 from mappa.look.importing.log_mapping import LogFormatError
 from mappa.look.importing.spans import read_spans
 
@@ -259,3 +260,10 @@ def test_a_span_with_a_value_of_another_type_is_named(key, value):
     export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**SPANS, key: value}]}]}]}
     with pytest.raises(LogFormatError, match=rf"resourceSpans\.0\.scopeSpans\.0\.spans\.0.*{key}"):
         read_spans(export, "")
+
+
+def test_digits_in_names_that_make_no_number_have_their_order_too(tmp_path):
+    names = ["1²2.jsonl", "1²10.jsonl"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [path.name for path in find_files([tmp_path])] == names
