@@ -33,13 +33,17 @@ EVAL_OF_ANSWERS = (
     "reasoning_gym.games.n_queens",
 )
 """Modules whose graders call `eval` on an answer that is to be a literal."""
-SYMPY_OF_ANSWERS = ("reasoning_gym.games.countdown", "reasoning_gym.games.puzzle24")
+SYMPY_OF_ANSWERS = ("reasoning_gym.games.countdown",)
 """Modules whose graders call their own `parse_expr` on an answer; others call that of the module sympy."""
 NOT_OFFERED = {
     "coin_flip": "its grader gives full marks to the first figure of the answer, as to 0 for 0.234375",
+    "complex_arithmetic": "its grader gives full marks to nan",
     "composite": "it is made of other data sets, which have names of their own",
     "game_of_life_halting": "its grader gives full marks to every answer",
+    "puzzle24": "its grader does not ask for the numbers of the puzzle, so that what makes 24 once is right in all",
 }
+FORMS_OF_ANSWERS = {"gsm_symbolic": re.compile(r"\$?\d+(?:\.\d+)?")}
+"""What a whole answer has to be, where a grader looks at its first digits alone, and takes `20 or 0` for 20."""
 FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "Abs", "pi", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
 )
@@ -127,9 +131,12 @@ def _is_short_range(bounds: object) -> bool:
 
 def score(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Score one answer. One that a grader cannot read is worth nothing, whatever the grader raises."""
-    name, config = request["dataset"], request["config"]
+    name, config, answer = request["dataset"], request["config"], request["answer"]
     entry = draw_entry(name, config, request["index"])
-    scored = limit_score(lambda: float(open_dataset(name, config).score_answer(request["answer"], entry)))
+    form = FORMS_OF_ANSWERS.get(name)
+    if form is not None and not form.fullmatch(answer.strip()):
+        return {"score": 0.0, "unreadable": "it is not one number and nothing else", "question": entry["question"]}
+    scored = limit_score(lambda: float(open_dataset(name, config).score_answer(answer, entry)))
     return {**scored, "question": entry["question"]}
 
 

@@ -77,8 +77,8 @@ def test_a_recorded_task_is_graded_by_how_it_was_drawn():
 def test_partial_marks_count_only_if_they_are_asked_for():
     gsm = {"dataset": "gsm_symbolic", "config": {}, "train": 1}
     (task,) = source(**gsm).load("train")
-    assert asyncio.run(source(**gsm).grade_answer("-1", task)) == 0.0
-    assert asyncio.run(source(**gsm, partial=True).grade_answer("-1", task)) == 0.01
+    assert asyncio.run(source(**gsm).grade_answer("1", task)) == 0.0
+    assert asyncio.run(source(**gsm, partial=True).grade_answer("1", task)) == 0.01
 
 
 class Unused:
