@@ -83,6 +83,11 @@ def answers_equal(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
     return any(_same_answer(given, alternative, algebra) for alternative in accepted)
 
 
+def drop_alternatives(text: str) -> str:
+    """Return a text of an agent without the note by which a reference accepts several answers."""
+    return _ACCEPTED.sub("", text)
+
+
 def canonical_spelling(answer: str) -> str:
     """Return one text for all spellings of a number (`023`, `23.0`), and for the layouts of any other answer."""
     if len(answer) > MAX_CHARACTERS or _depth(answer) > MAX_DEPTH:

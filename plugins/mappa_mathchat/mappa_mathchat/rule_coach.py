@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass, replace
 
 from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
-from mappa_mathchat.equality import MAX_CHARACTERS
+from mappa_mathchat.equality import MAX_CHARACTERS, drop_alternatives
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
 from mappa_mathchat.plans import COMMUTATIVE_OPERATIONS, Plan, PlanStep, parse_plan, parse_sums
@@ -144,6 +144,8 @@ class RuleCoach(Coach):
 
     async def _printed(self, output: str, answer: str) -> bool:
         """Whether a program printed an answer, in mathematics or in Python's own spelling."""
+        # It stands where a reference does, but is an agent's text, which may not say what else is right.
+        output = drop_alternatives(output)
         read = dict.fromkeys((output, read_python(output[:MAX_CHARACTERS])))
         return any([await self._grader.are_equal(answer, one) for one in read])
 

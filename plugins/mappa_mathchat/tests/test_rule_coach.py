@@ -123,6 +123,7 @@ TABLE = [
     ("the sums of a plan that boxes another number", AIME, (OTHER_BOX,), printing("58"), 10, NOBODY),
     ("the box of a plan with other sums", AIME, (OTHER_BOX,), printing("5"), 10, NOBODY),
     ("neither sums nor box", AIME, (OTHER_BOX,), printing("56"), 4, CODER),
+    ("an output that accepts many", AIME, (SUMS,), printing("56 or 57 or 58 (all accepted)"), 4, CODER),
     ("sums that do not go on", AIME, (plan(r"3 + 4 = 7. 5 * 2 = 10. \boxed{10}"),), printing("10"), 10, NOBODY),
     # the verifier: 10 / 7 / 4 / 2 / 0
     ("right", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),
