@@ -247,6 +247,19 @@ def test_a_malformed_call_in_a_channel_says_why(text, error):
     assert (call.name, error in call.error) == ("f", True)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("read", "part"),
+    [(read_pairs, "<arg_key>x</arg_key><arg_value>"), (read_functions, "<parameter=x>")],
+    ids=["pairs", "functions"],
+)
+def test_tags_that_are_opened_again_and_again_do_not_hang(read, part):
+    name = "f" if read is read_pairs else "<function=f>"
+    end = "" if read is read_pairs else "</function>"
+    (call,) = read(f"<tool_call>{name}{part * 1500}{end}</tool_call>", {"f": {}})[1]
+    assert "not of the form" in call.error
+
+
 def test_values_between_tags_have_the_type_of_the_schema():
     values = {"a": "1", "b": "[1]"}
     pairs = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in values.items())
