@@ -225,7 +225,7 @@ def pad(experience: Experience, rows: Sequence[int]) -> Batch:
 async def compare(spec: str, stories: int, rounds: int, threads: int, *, sampling: bool) -> NDArray[np.float64]:
     """Let both take turns; seconds (rounds, ours and theirs, phases). The first round, in which both warm up, does not
     count."""
-    engine = LocalEngine(LocalOptions(device="cpu", threads=threads))
+    engine = LocalEngine(LocalOptions(device="cpu", threads=threads, dtype="float32"))
     await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
     ours, plain = Ours(engine), Plain(resolve_model_path(spec))
     rows = choose_rows(engine, stories)
