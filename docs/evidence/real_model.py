@@ -13,7 +13,8 @@ what an action is paid differs:
 The stories are problems as in the examples. The chain sums are of another project, and no example shows one; there
 only *verdicts* and *permuted* are run, as the question is whether a team learns other people's tasks by them at all.
 
-Its seeds are 1, 2 and 3 (`--seeds 1,2,3`): 0 and 100 were looked at while the recipe and the examples were chosen.
+Its seeds are 2, 3 and 4 (`--seeds 2,3,4`): 0 and 100 were looked at while the recipe and the examples were chosen, and
+1 while its length was: what a team learned in twenty iterations it had learned after ten.
 
 Claimed beforehand. With *verdicts* the team gains 30 points or more on the stories, every seed more than 15 by the
 lower end of its interval, and 20 or more among answers that could be parsed; *verdicts* ends above *permuted*, above
@@ -46,11 +47,12 @@ from mappa.runs import RunReader
 from mappa.store.summary import FigureSummary, read_summary
 
 RECIPE = "mathchat/smol"
-SIZES: Words = ("train.iterations=20", "eval.every=10")
+SIZES: Words = ("train.iterations=10", "eval.every=10")
 HELD_OUT: Words = ("tasks.options.eval=96", "eval.problems=96")
 COMMON: Words = (
     UNGUARDED,
-    *("checkpoint.keep=1", "checkpoint.best=false", "engine.options.threads=1", "engine.options.dtype=bfloat16"),
+    *("checkpoint.every=2", "checkpoint.keep=1", "checkpoint.best=false"),
+    *("engine.options.threads=1", "engine.options.dtype=bfloat16"),
 )
 """A thread for each of two runs at a time does more than two threads for one. All compute alike, whatever a trial at
 the start of one would choose."""
@@ -130,8 +132,9 @@ class Row:
 @click.option(
     "--family", "families", multiple=True, type=click.Choice(tuple(FAMILIES)), default=tuple(FAMILIES), help="Tasks."
 )
+@click.option("--arm", "arms", multiple=True, type=click.Choice(tuple(ARMS)), default=tuple(ARMS), help="Arms to run.")
 @study_options
-def main(asked: Asked, families: tuple[str, ...]) -> None:
+def main(asked: Asked, families: tuple[str, ...], arms: tuple[str, ...]) -> None:
     sizes = () if asked.quick else (*SIZES, *HELD_OUT)
     asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
     study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
@@ -139,16 +142,17 @@ def main(asked: Asked, families: tuple[str, ...]) -> None:
     starts = {seed: warm_start(study, seed) for seed in asked.seeds}
     for family in families:
         for seed, start in starts.items():
-            arms = {
+            words = {
                 f"{family}, {arm}": (*ARMS[arm], *FAMILIES[family], f"policies.default.from={start}@last")
                 for arm in ARMS_OF[family]
+                if arm in arms
             }
-            for arm, folders in study.train(arms, (seed,)).items():
+            for arm, folders in study.train(words, (seed,)).items():
                 runs.setdefault(arm, []).extend(folders)
     exchanged = {
         f"{one} and {other} exchanged": play_exchanged(study, runs[f"{STORIES}, verdicts"], one, other)
         for one, other in PAIRS
-        if STORIES in families
+        if f"{STORIES}, verdicts" in runs
     }
     show(study, runs, exchanged)
 
