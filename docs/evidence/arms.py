@@ -119,4 +119,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def write(out: Path | None, document: object) -> None:
     """Write all figures as JSON, where a file was named. What is not known is null."""
     if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

@@ -23,26 +23,29 @@ lower end of its interval, and 20 or more among answers that could be parsed; *v
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 import click
 import control_offers
 import imitation_offers
+import msgspec
 import numpy as np
-from arms import table
-from claims import Claim, judged, results, rows
-from specialists import PAIRS, play_exchanged, points_of
-from stored import stored_evaluations
+from arms import table, write
+from claims import Claim, Judged, judged
+from claims import rows as rows_of
+from specialists import PAIRS, Points, play_exchanged, points_of
+from stored import joined, read_results, stored_evaluations
 from study import UNGUARDED, Asked, Study, Words, study_options
 
 from mappa.cli.formats import format_share
 from mappa.evaluation.statistics import pass_at_k
-from mappa.look.run_results import read_result
+from mappa.look.run_results import RunResult
 from mappa.runs import RunReader
 from mappa.store.summary import FigureSummary, read_summary
 
@@ -84,7 +87,8 @@ OFFERS = {"controls": control_offers, "imitation": imitation_offers}
 LEAST_GAIN, LEAST_LOW, LEAST_SKILL = 0.30, 0.15, 0.20
 STANDINGS = {True: "yes", False: "no", None: "cannot be told"}
 SPAN = 2
-"""Iterations at a run's beginning, and at its end, over which pass@k is averaged."""
+"""Iterations at a run's beginning, and at its end, over which pass@k and points are averaged."""
+EXCHANGED = {f"{one} and {other} exchanged": (one, other) for one, other in PAIRS}
 HEADER = ("arm", "seed", "before", "after", "gain", "gain among parsed", "parsed", "pass@1, @k", "CPU min")
 
 
@@ -110,6 +114,7 @@ class Row:
     parsed: FigureSummary
     among_parsed: FigureSummary
     passed: Passed
+    points: tuple[Points, ...]
     minutes: float
     phases: Mapping[str, float]
 
@@ -133,28 +138,50 @@ class Row:
     "--family", "families", multiple=True, type=click.Choice(tuple(FAMILIES)), default=tuple(FAMILIES), help="Tasks."
 )
 @click.option("--arm", "arms", multiple=True, type=click.Choice(tuple(ARMS)), default=tuple(ARMS), help="Arms to run.")
+@click.option("--add", is_flag=True, help="Put what is run together with what the file of results holds.")
 @study_options
-def main(asked: Asked, families: tuple[str, ...], arms: tuple[str, ...]) -> None:
+def main(asked: Asked, families: tuple[str, ...], arms: tuple[str, ...], add: bool) -> None:
     sizes = () if asked.quick else (*SIZES, *HELD_OUT)
     asked = replace(asked, settings=(*asked.settings, *COMMON, *sizes))
     study = Study(name="real_model", asked=asked, offers=OFFERS, recipe=RECIPE)
+    runs = train(study, families, arms)
+    part = study.document(
+        rows=[read_row(arm, folder) for arm, folders in runs.items() for folder in folders],
+        exchanged=play_pairs(study, runs.get(f"{STORIES}, verdicts", ())),
+    )
+    found = json.loads(msgspec.json.encode(part))
+    if add and study.place.exists():
+        found = joined(json.loads(study.place.read_text()), found)
+    rows, played = msgspec.convert(found["rows"], list[Row]), read_results(found)
+    claims = judged([claim for claim in CLAIMS if {claim.one, claim.other} <= played.keys()], played)
+    write(study.place, found | {"claims": claims, "learned": learned(rows)})
+    show(rows, claims, {arm: results for arm, results in played.items() if arm in EXCHANGED})
+    study.finish(study.place)
+
+
+def train(study: Study, families: Sequence[str], arms: Sequence[str]) -> dict[str, list[Path]]:
+    """The runs of every arm of every family, one a seed, each from its seed's warm start."""
     runs: dict[str, list[Path]] = {}
-    starts = {seed: warm_start(study, seed) for seed in asked.seeds}
-    for family in families:
-        for seed, start in starts.items():
-            words = {
-                f"{family}, {arm}": (*ARMS[arm], *FAMILIES[family], f"policies.default.from={start}@last")
-                for arm in ARMS_OF[family]
-                if arm in arms
-            }
-            for arm, folders in study.train(words, (seed,)).items():
-                runs.setdefault(arm, []).extend(folders)
-    exchanged = {
-        f"{one} and {other} exchanged": play_exchanged(study, runs[f"{STORIES}, verdicts"], one, other)
-        for one, other in PAIRS
-        if f"{STORIES}, verdicts" in runs
-    }
-    show(study, runs, exchanged)
+    starts = {seed: warm_start(study, seed) for seed in study.asked.seeds}
+    for family, (seed, start) in product(families, starts.items()):
+        words = {
+            f"{family}, {arm}": (*ARMS[arm], *FAMILIES[family], f"policies.default.from={start}@last")
+            for arm in ARMS_OF[family]
+            if arm in arms
+        }
+        for arm, folders in study.train(words, (seed,)).items():
+            runs.setdefault(arm, []).extend(folders)
+    return runs
+
+
+def play_pairs(study: Study, trained: Sequence[Path]) -> list[dict[str, object]]:
+    """Evaluations of trained teams, two agents with each other's weights."""
+    return [
+        {"arm": arm, "seed": seed, "evaluations": stored_evaluations(folder)}
+        for arm, pair in EXCHANGED.items()
+        if trained
+        for seed, folder in zip(study.asked.seeds, play_exchanged(study, trained, *pair), strict=True)
+    ]
 
 
 def warm_start(study: Study, seed: int) -> Path:
@@ -181,26 +208,16 @@ def _mappa(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "mappa", *arguments], check=True, stdout=sys.stderr)
 
 
-def show(study: Study, runs: Mapping[str, Sequence[Path]], exchanged: Mapping[str, Sequence[Path]]) -> None:
-    """Print what the runs came to, and write it."""
-    found = results(runs)
-    told = [read_row(arm, folder) for arm, folders in runs.items() for folder in folders]
-    claims = judged([claim for claim in CLAIMS if {claim.one, claim.other} <= runs.keys()], found)
-    points = list(points_of(runs))
-    click.echo(table(HEADER, [row.cells for row in told]))
+def show(rows: Sequence[Row], claims: Sequence[Judged], exchanged: Mapping[str, Sequence[RunResult]]) -> None:
+    """Print what the runs came to."""
+    click.echo(table(HEADER, [row.cells for row in rows]))
     click.echo()
     click.echo(table(("pair", "tasks", "difference", "p", "found", "claimed", ""), [claim.cells for claim in claims]))
-    click.echo(f"\nlearned as claimed: {STANDINGS[learned(told)]}\n")
-    played = {arm: [read_result(folder) for folder in folders] for arm, folders in exchanged.items()}
-    click.echo(table(("agents", "tasks", "after", "by seed"), rows(played)))
-    click.echo("\nMean points of each agent in the first and the last iterations:\n")
-    click.echo(table(("arm", "agent", "first", "last", "change"), [line.cells for line in points]))
-    evaluations = [
-        {"arm": arm, "seed": seed, "evaluations": stored_evaluations(folder)}
-        for arm, folders in exchanged.items()
-        for seed, folder in zip(study.asked.seeds, folders, strict=True)
-    ]
-    study.finish(study.write(claims=claims, rows=told, learned=learned(told), points=points, exchanged=evaluations))
+    click.echo(f"\nlearned as claimed: {STANDINGS[learned(rows)]}\n")
+    click.echo(table(("agents", "tasks", "after", "by seed"), rows_of(exchanged)))
+    click.echo(f"\nMean points of each agent in the first and the last {SPAN} iterations:\n")
+    cells = [(row.arm, str(row.seed), *points.cells[1:]) for row in rows for points in row.points]
+    click.echo(table(("arm", "seed", "agent", "first", "last", "change"), cells))
 
 
 def read_row(arm: str, folder: Path) -> Row:
@@ -220,6 +237,7 @@ def read_row(arm: str, folder: Path) -> Row:
         parsed=parsed,
         among_parsed=among_parsed,
         passed=passed,
+        points=tuple(points_of({arm: [folder]}, SPAN)),
         minutes=cpu / 60,
         phases={name.removeprefix("seconds/"): float(np.mean([row[name] for row in metrics])) for name in phases},
     )

@@ -101,12 +101,13 @@ def _play(study: Study, seed: int, weights: Mapping[str, str]) -> Path:
     return asyncio.run(evaluate_standalone(run.composed, study.registry)).folder
 
 
-def points_of(runs: Mapping[str, Sequence[Path]]) -> Iterator[Points]:
-    """Mean points by arm and agent: an iteration counts once, whatever the number of its actions."""
+def points_of(runs: Mapping[str, Sequence[Path]], span: int = SPAN) -> Iterator[Points]:
+    """Mean points by arm and agent in the first and the last `span` iterations: an iteration counts once, whatever the
+    number of its actions."""
     for arm, folders in runs.items():
         for agent in AGENTS:
             curves = np.array([_scores(folder, agent) for folder in folders])
-            first, last = (float(np.nanmean(curves[:, part])) for part in (slice(SPAN), slice(-SPAN, None)))
+            first, last = (float(np.nanmean(curves[:, part])) for part in (slice(span), slice(-span, None)))
             yield Points(arm=arm, agent=agent, first=first, last=last)
 
 

@@ -24,6 +24,7 @@ from arms import write
 from mappa.look.run_results import RunResult
 from mappa.runs import Evaluation, RunReader, build_evaluation
 from mappa.store.summary import read_summary
+from mappa_core.errors import InputError
 from mappa_core.records import Float64
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def told(run: TrainedRun) -> dict[str, Any]:
     return {
         "arm": run.arm,
         "seed": run.seed,
-        "words": run.words,
+        "words": tuple(word.replace(f"{Path.cwd()}/", "") for word in run.words),
         "folder": run.folder.name,
         "before": own.before,
         "after": own.after,
@@ -123,6 +124,27 @@ def told(run: TrainedRun) -> dict[str, Any]:
         "selection": own.selection,
         "evaluations": stored_evaluations(run.folder),
         "seconds": summary.seconds,
+    }
+
+
+def joined(stored: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """Two stored parts of one study, some of its seeds or arms each, as one result. A run of both is the further one.
+
+    Raises:
+        InputError: the parts were made of different sources, or with different settings.
+    """
+    for name in ("study", "quick", "recipe", "settings", "source"):
+        if stored[name] != further[name]:
+            raise InputError(f"cannot be joined: {name} was {stored[name]!r}, and is {further[name]!r} now")
+    of_runs = {
+        name: [*{(row["arm"], row["seed"]): row for row in (*stored[name], *further[name])}.values()]
+        for name in ("runs", "rows", "exchanged")
+    }
+    return further | {
+        "seeds": sorted({*stored["seeds"], *further["seeds"]}),
+        "seconds": stored["seconds"] + further["seconds"],
+        "problems": pack(unpack(stored["problems"]) | unpack(further["problems"])),
+        **of_runs,
     }
 
 

@@ -169,28 +169,32 @@ class Study:
             )
 
     def write(self, **figures: Any) -> Path:
-        """Write all figures beside what made them; where to. A quick run leaves the results of this folder alone."""
+        """Write all figures beside what made them; where to."""
+        write(self.place, self.document(**figures))
+        return self.place
+
+    @property
+    def place(self) -> Path:
+        """Where results go. A quick run leaves those of this folder alone."""
+        return self.asked.out or (self.folder / "quick.json" if self.asked.quick else RESULTS / f"{self.name}.json")
+
+    def document(self, **figures: Any) -> dict[str, Any]:
+        """All figures beside what made them."""
         asked = self.asked
-        place = asked.out or (self.folder / "quick.json" if asked.quick else RESULTS / f"{self.name}.json")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write(
-            place,
-            {
-                "study": self.name,
-                "quick": asked.quick,
-                **provenance(),
-                "source": self.source,
-                "recipe": self.recipe,
-                "settings": asked.settings,
-                "seeds": asked.seeds,
-                "jobs": asked.jobs,
-                "seconds": perf_counter() - self._started,
-                "problems": problems_of(self.runs),
-                "runs": [told(run) for run in self.runs.values()],
-                **figures,
-            },
-        )
-        return place
+        return {
+            "study": self.name,
+            "quick": asked.quick,
+            **provenance(),
+            "source": self.source,
+            "recipe": self.recipe,
+            "settings": asked.settings,
+            "seeds": asked.seeds,
+            "jobs": asked.jobs,
+            "seconds": perf_counter() - self._started,
+            "problems": problems_of(self.runs),
+            "runs": [told(run) for run in self.runs.values()],
+            **figures,
+        }
 
     def finish(self, place: Path) -> None:
         """Say where the results are, and of a quick run what it is worth."""

@@ -18,6 +18,7 @@ from mappa.session.eval_split import in_selection_split
 from mappa.sessions import Run
 from mappa.testing import load_plugins
 from mappa_core import Task
+from mappa_core.errors import InputError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 JUDGED = [
@@ -74,6 +75,33 @@ def test_a_simulation_is_written_beside_what_made_it(tmp_path):
     assert (found["simulation"], found["simulations"]) == ("drift", 3)
     assert {"commit", "changed", "versions", "cpu", "cores"} <= found.keys()
     write(None, found)  # where no file was named, nothing is written
+
+
+def part_of(seed, *arms, value=1.0, **changed):
+    """A stored part of a study: an evaluation of one problem by run."""
+    evaluation = {"iteration": 1, "part": "all", "metric": "correct", "values": stored.pack({f"p{seed}/0": value})}
+    runs = [{"arm": arm, "seed": seed, "evaluations": [{**evaluation, "figures": {}}]} for arm in arms]
+    made = {"study": "real_model", "quick": False, "recipe": "r", "settings": ["a=1"], "source": "s", "seconds": 2.0}
+    problems = stored.pack({f"p{seed}": ["sum", None]})
+    rows = [{"arm": arm, "seed": seed} for arm in arms]
+    return {**made, "seeds": [seed], "problems": problems, "runs": runs, "rows": rows, "exchanged": [], **changed}
+
+
+def test_parts_of_a_study_are_joined_into_one_result():
+    parts = part_of(3, "verdicts", "outcome"), part_of(2, "verdicts"), part_of(3, "outcome", value=0.0)
+    whole = stored.joined(stored.joined(parts[0], parts[1]), parts[2])
+    assert (whole["seeds"], whole["seconds"]) == ([2, 3], 6.0)
+    assert [(row["arm"], row["seed"]) for row in whole["rows"]] == [("verdicts", 3), ("outcome", 3), ("verdicts", 2)]
+    played = stored.read_results(whole)
+    assert {arm: [run.seed for run in runs] for arm, runs in played.items()} == {"verdicts": [3, 2], "outcome": [3]}
+    (outcome,) = played["outcome"]
+    assert outcome.evaluation.values.tolist() == [[0.0]]  # what was run anew
+
+
+@pytest.mark.parametrize("name", ["source", "settings", "recipe", "quick"])
+def test_parts_that_were_made_otherwise_are_not_joined(name):
+    with pytest.raises(InputError, match=f"cannot be joined: {name} was"):
+        stored.joined(part_of(2, "verdicts"), part_of(3, "verdicts", **{name: "other"}))
 
 
 def compared(found):
