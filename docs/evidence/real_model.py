@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from pathlib import Path
@@ -93,27 +93,16 @@ HEADER = ("arm", "seed", "before", "after", "gain", "gain among parsed", "parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
-    """pass@1 and pass@k of the team on training tasks, in a run's first and last iterations; shares."""
-
-    first: tuple[float, float]
-    last: tuple[float, float]
-
-    def __str__(self) -> str:
-        return " to ".join(", ".join(f"{100 * share:.0f}" for share in pair) for pair in (self.first, self.last))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one run came to; shares, and minutes of CPU. `phases` are the wall seconds of a mean iteration by what they
-    went to."""
+    """What one run came to; shares, and minutes of CPU. `passed` are pass@1 and pass@k of the team in the rollouts of
+    each iteration, `phases` the wall seconds of a mean iteration by what they went to."""
 
     arm: str
     seed: int
     correct: FigureSummary
     parsed: FigureSummary
     among_parsed: FigureSummary
-    passed: Passed
+    passed: tuple[tuple[float, float], ...]
     points: tuple[Points, ...]
     minutes: float
     phases: Mapping[str, float]
@@ -128,7 +117,7 @@ class Row:
             format_share(self.correct.gain, sign=True),
             format_share(self.among_parsed.gain, sign=True),
             f"{format_share(self.parsed.before)} to {format_share(self.parsed.after)}",
-            str(self.passed),
+            " to ".join(_percentages(np.mean(part, axis=0)) for part in (self.passed[:SPAN], self.passed[-SPAN:])),
             f"{self.minutes:.0f}",
         )
 
@@ -218,6 +207,9 @@ def show(rows: Sequence[Row], claims: Sequence[Judged], exchanged: Mapping[str, 
     click.echo(f"\nMean points of each agent in the first and the last {SPAN} iterations:\n")
     cells = [(row.arm, str(row.seed), *points.cells[1:]) for row in rows for points in row.points]
     click.echo(table(("arm", "seed", "agent", "first", "last", "change"), cells))
+    click.echo("\nPer cent of the rollouts of each iteration that were right:\n")
+    cells = [(row.arm, str(row.seed), _percentages(share for share, _ in row.passed)) for row in rows]
+    click.echo(table(("arm", "seed", "by iteration"), cells))
 
 
 def read_row(arm: str, folder: Path) -> Row:
@@ -228,7 +220,7 @@ def read_row(arm: str, folder: Path) -> Row:
     parsed, among_parsed = own.parsing.values()
     with RunReader(folder) as reader:
         metrics = [row.metrics() for row in reader.iterations]
-        passed = passed_by(reader, len(metrics))
+        passed = tuple(passed_by_iteration(reader))
     phases = sorted({name for row in metrics for name in row if name.startswith("seconds/")})
     return Row(
         arm=arm,
@@ -243,23 +235,21 @@ def read_row(arm: str, folder: Path) -> Row:
     )
 
 
-def passed_by(reader: RunReader, iterations: int) -> Passed:
-    """Of the groups that are whole, what share of samples was right, and of groups with any that was."""
-    shares: dict[int, list[tuple[float, float]]] = {}
+def passed_by_iteration(reader: RunReader) -> Iterator[tuple[float, float]]:
+    """Of the groups of each iteration, what share of samples was right, and of groups with any that was."""
     played = sorted(reader.trajectories.where(split="train"), key=lambda row: (row.iteration, row.task))
-    for (iteration, _), group in groupby(played, key=lambda row: (row.iteration, row.task)):
-        right = [row.outcome["correct"] > 0.5 for row in group if row.outcome]
-        if right:
-            n, c = len(right), sum(right)
-            shares.setdefault(iteration, []).append((pass_at_k(n, c, 1), pass_at_k(n, c, n)))
-    spans = (range(1, SPAN + 1), range(iterations - SPAN + 1, iterations + 1))
-    first, last = ([pair for iteration in span for pair in shares.get(iteration, ())] for span in spans)
-    return Passed(first=_mean_pair(first), last=_mean_pair(last))
+    for _, rows in groupby(played, key=lambda row: row.iteration):
+        pairs = []
+        for _, group in groupby(rows, key=lambda row: row.task):
+            right = [row.outcome["correct"] > 0.5 for row in group if row.outcome]
+            if n := len(right):
+                pairs.append((pass_at_k(n, sum(right), 1), pass_at_k(n, sum(right), n)))
+        one, k = np.mean(pairs, axis=0).tolist()
+        yield one, k
 
 
-def _mean_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    one, k = np.mean(pairs, axis=0).tolist()
-    return one, k
+def _percentages(shares: Iterable[float]) -> str:
+    return ", ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def learned(told: Sequence[Row]) -> bool | None:
