@@ -15,9 +15,9 @@ from mappa.testing import FixedCoach
 from mappa_core import Advantages, Coach, Estimator, Experience, Offer, hookimpl
 from mappa_core.credit.estimators import (
     ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline,
-    ReinforcePlusPlusBaselineOptions,
     ReinforcePlusPlusOptions,
+    Rloo,
+    RlooOptions,
 )
 
 POINTS = 5.0
@@ -30,7 +30,7 @@ class PermutedOptions(ReinforcePlusPlusOptions):
     seed: int = 0
     """Draws the permutations."""
     baseline: bool = False
-    """Subtract the mean of siblings, as `reinforce_plus_plus_baseline` does."""
+    """Subtract the mean of the other siblings in place of whitening, as `rloo` does."""
 
 
 class Permuted:
@@ -52,11 +52,7 @@ class Permuted:
 
 
 def _build_estimator(options: PermutedOptions) -> Estimator:
-    if not options.baseline:
-        return ReinforcePlusPlus(options)
-    return ReinforcePlusPlusBaseline(
-        ReinforcePlusPlusBaselineOptions(kl_coef=options.kl_coef, normalize=options.normalize)
-    )
+    return Rloo(RlooOptions(kl_coef=options.kl_coef)) if options.baseline else ReinforcePlusPlus(options)
 
 
 @hookimpl
