@@ -61,7 +61,7 @@ def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
     error = cluster_robust_error(values.mean(axis=0), cluster_ids)
     spread = math.hypot(error, math.sqrt(seeds.variance))
     if spread < TINY:
-        return wilson_interval(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
+        return share_interval(values.mean(axis=0), clusters)
     half_width = math.hypot(t_quantile(effective - 1) * error, seeds.half_width())
     return wilson_interval(mean, mean * (1 - mean) / spread**2, half_width / spread)
 
@@ -72,20 +72,15 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     seeds.
 
     The half-width is `sqrt(g^2 + s^2)` on either side, with g that of the means over seeds (`gain_half_widths`), and s
-    that of seeds (`_SeedVariance`). `p` is the largest level at which the interval contains 0. If all problems differ
-    by the same amount, so that there is no standard error, it is the chance that all clusters have the same sign.
+    that of seeds (`_SeedVariance`). `p` is the largest level at which the interval contains 0.
 
     Raises:
         ValueError: the two have different numbers of problems.
     """
     interval, over_seeds = difference_interval(one, other, clusters), min(len(one), len(other)) > 1
-    mean, low, high = interval.mean, interval.low, interval.high
-    if low is None or high is None:
+    if interval.low is None:
         return MeanDifference(interval=interval, p=None, over_seeds=over_seeds)
-    cluster_ids = _clusters(one, clusters)
-    if high - low < TINY and abs(mean) >= TINY:
-        return MeanDifference(interval=interval, p=2 ** (1 - effective_clusters(cluster_ids)), over_seeds=over_seeds)
-    p = _p_value(mean, _half_widths(one, other, cluster_ids))
+    p = _p_value(interval.mean, _half_widths(one, other, _clusters(one, clusters)))
     return MeanDifference(interval=interval, p=p, over_seeds=over_seeds)
 
 

@@ -142,7 +142,8 @@ def test_a_mean_over_seeds_that_are_all_alike():
     ones = np.ones((3, 6))
     assert mean_over_seeds(ones) == share_interval(ones[0])
     halves = np.full((2, 4), 0.5)
-    assert mean_over_seeds(halves) == Interval(mean=0.5, low=0.5, high=0.5)
+    assert mean_over_seeds(halves) == share_interval([0.5] * 4)
+    assert mean_over_seeds(np.array([[1.0, 0.0], [0.0, 1.0]])) == share_interval([0.5] * 2)
     assert mean_over_seeds(halves, "aaaa") == Interval(mean=0.5)
 
 

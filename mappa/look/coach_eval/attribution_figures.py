@@ -46,7 +46,7 @@ class Figure:
     """The share of right answers to one task (0-1) in one stratum. Of the labelled `entries` (runs, or steps)
     `answers` have an answer. `of_all` counts a missing answer as not right; `of_answered` leaves it out, and is None if
     a stratum that counts has no answer. `naive` is `of_all` of answers that need no coach, by name, and `gain` is what
-    the coach adds to the `best_naive` of them, paired. Bounds that would equal each other are None."""
+    the coach adds to the `best_naive` of them, paired."""
 
     task: str
     stratum: str
@@ -183,7 +183,7 @@ def _figure(task: str, stratum: str, own: _Column, naive: Mapping[str, _Column])
         of_answered=_share(own.values[answered], kept) if answered.any() else None,
         naive=shares,
         best_naive=best,
-        gain=_without_equal_bounds(paired_gain(naive[best].values, of_all, clusters)) if best else None,
+        gain=paired_gain(naive[best].values, of_all, clusters) if best else None,
     )
 
 
@@ -230,7 +230,7 @@ def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Inter
 
 def _share(values: Float64, clusters: Sequence[str]) -> Interval:
     """The mean of shares with its interval: Wilson's where every entry has a question of its own."""
-    return _without_equal_bounds(share_interval(values, None if len(set(clusters)) == len(clusters) else clusters))
+    return share_interval(values, None if len(set(clusters)) == len(clusters) else clusters)
 
 
 def _without_equal_bounds(value: Interval) -> Interval:
@@ -246,7 +246,7 @@ def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibra
     return Calibration(
         of=what,
         entries=len(rows),
-        brier=_without_equal_bounds(mean_interval((confidence - right) ** 2, [row[2] for row in rows])),
+        brier=mean_interval((confidence - right) ** 2, [row[2] for row in rows]),
         constant=float(right.mean() * (1 - right.mean())),
         error=sum(abs(said - share) * count for said, share, count in bins) / len(rows),
         bins=bins,
