@@ -40,7 +40,7 @@ FINDINGS = {
     "better": "the ensemble beats its best member",
     "worse": "the ensemble is worse than its best member",
     "no significant difference": "no significant difference to its best member",
-    None: "too little to compare it with its best member",
+    None: "whether it differs from its best member cannot be told",
 }
 
 

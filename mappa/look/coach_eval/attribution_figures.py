@@ -23,8 +23,6 @@ from mappa_core.records import Interval
 ALL, MEAN = "all", "mean of the strata"
 """Names of the figures over all entries and of the mean of those of the strata."""
 _BINS = 10
-_TINY = 1e-9
-"""Smaller widths are rounding errors."""
 _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = {
     "guilty agent": lambda run, one: [one.agent] if run.guilt and run.guilt.agents else [],
     "guilty agent, by all labellers": lambda run, one: [one.agent_by_all] if run.is_labelled_again else [],
@@ -225,19 +223,12 @@ def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Inter
     statistic: Statistic = mean
     found = estimate(statistic, [cluster for _, cluster in totals])
     assert found is not None  # every stratum has a mean
-    return _without_equal_bounds(Interval(mean=found.value, low=found.low, high=found.high))
+    return Interval(mean=found.value, low=found.low, high=found.high)
 
 
 def _share(values: Float64, clusters: Sequence[str]) -> Interval:
     """The mean of shares with its interval: Wilson's where every entry has a question of its own."""
     return share_interval(values, None if len(set(clusters)) == len(clusters) else clusters)
-
-
-def _without_equal_bounds(value: Interval) -> Interval:
-    """Where no question differs from another, nothing tells how far off their mean may be."""
-    if value.low is None or value.high is None or value.high - value.low > _TINY:
-        return value
-    return Interval(mean=value.mean)
 
 
 def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibration:

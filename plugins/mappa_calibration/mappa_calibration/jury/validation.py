@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa.judging import Estimate, LabelledRun, Statistic, estimate, paired_difference, ratio
+from mappa.statistics import share_interval
 from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import fit_jury
@@ -99,13 +100,15 @@ def agree_with_labels(anchors: Anchors, points: Float64) -> Estimate | None:
     for rows in runs:
         right = bool((anchors.labels[rows] >= 0).all())
         by_question.setdefault(int(anchors.question[rows[0]]), []).append((right, float(points[rows].mean())))
-    ordered, question = [], []
-    for name, found in by_question.items():
-        gaps = [better - worse for ok, better in found if ok for bad, worse in found if not bad]
+    ordered = []
+    for played in by_question.values():
+        gaps = [better - worse for ok, better in played if ok for bad, worse in played if not bad]
         if gaps:
             ordered.append(float(np.mean((np.sign(gaps) + 1) / 2)))
-            question.append(name)
-    return estimate(ratio(np.array(ordered), np.ones(len(ordered))), np.array(question)) if ordered else None
+    if not ordered:
+        return None
+    found = share_interval(ordered)  # Where all pairs are in order, draws of them would leave no doubt.
+    return Estimate(value=found.mean, low=found.low, high=found.high)
 
 
 def learning_curve(anchors: Anchors, *, draws: int, keep: int | None = None) -> list[list[Validation]]:

@@ -73,6 +73,21 @@ def test_agreement_with_labels_by_hand():
     assert agree_with_labels(anchors.select_members([0]), np.zeros(6)).value == 0.5
 
 
+def test_agreement_with_all_labels_of_few_questions_is_no_certainty():
+    anchors = Anchors(
+        members=("m",),
+        points=np.zeros((16, 1)),
+        labels=np.tile([1.0, -1.0], 8),
+        run=np.arange(16),
+        question=np.repeat(np.arange(8), 2),
+        stratum=np.zeros(16, dtype=int),
+        strata=("a",),
+        questions=tuple(map(str, range(8))),
+    )
+    found = agree_with_labels(anchors, np.tile([1.0, 0.0], 8))
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 8 / (8 + 1.959964**2), 1.0))
+
+
 def test_the_anchor_by_hand():
     """Two questions of two actions. The first member is right on all four, the second on three, the third on none."""
     anchors = simulate([1.0, 1.0, 0.0], questions=2, steps=2)
