@@ -47,6 +47,19 @@ def test_the_figures_are_those_of_observe(imported: Path) -> None:
     assert plays.blame.unblamed == diagnosis.cannot_tell == 0
 
 
+def test_blame_counts_every_verdict_however_many_there_are(imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the plays whose verdicts a limit cut off it was said that no verdict blames anybody."""
+    read = RunReader.latest_verdicts
+
+    def read_few(self: RunReader, split: str, *, limit: int | None) -> list:
+        return read(self, split, limit=None if limit is None else 3)
+
+    monkeypatch.setattr(RunReader, "latest_verdicts", read_few)
+    with RunReader(imported) as reader:
+        plays = summarize_plays(reader)
+    assert (plays.blame.unblamed, plays.blame.ranked) == (0, {"budgeter": 2, "environment": 2})
+
+
 def test_the_list_of_runs_shows_plays_in_place_of_iterations(client: TestClient) -> None:
     page = client.get("/").text
     shown = words(page)
