@@ -22,6 +22,7 @@ from mappa_gepa.advise.fixes import Cost, Fix
 from mappa_gepa.advise.short_training import train_shortly
 from mappa_gepa.advise.trials import Trial
 from mappa_gepa.relay.team import DUTIES, Relay
+from mappa_gepa.rollouts import metric_value
 
 SORTER = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
 PROPOSER = ("--proposer", "instruction-editor", "proposer.price={input: 1.0, output: 1.0}")
@@ -221,6 +222,17 @@ def test_the_team_as_it_is_and_with_a_fix_play_the_same_tasks(record, capsys):
         assert np.all([row.step.policy == ("other" if row.iteration else "writer") for row in reader.steps
                        if row.step.agent == "writer"])  # fmt: skip
         assert len(reader.events("advised_team")) == 2
+
+
+def test_a_gain_is_of_as_many_tasks_as_both_teams_have_a_result_on(record, capsys, monkeypatch):
+    def lose_one(trajectory, metric):
+        lost = trajectory.iteration == 0 and trajectory.task.id.endswith("0000")
+        return None if lost else metric_value(trajectory, metric)
+
+    monkeypatch.setattr("mappa_gepa.advise.trials.metric_value", lose_one)
+    run = record(SORTER, "eval.problems=16")
+    said = advised(capsys, run, "--rollouts", "80", "--model", "writer=other")
+    assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [15]
 
 
 def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):
