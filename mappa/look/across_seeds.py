@@ -126,11 +126,13 @@ def cohens_h(one: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeedVariance:
-    """Variance that seeds add to a mean, or to a difference of two: `max(0, sum_a (v_a - r_a))`.
+    """Variance that seeds add to a mean, or to a difference of two: `sum_a max(0, v_a - r_a)`.
 
     v_a is the variance over seeds of the mean of arm a, and r_a the part of v_a by chance alone, which the variance
     over problems already contains (the variance of the residuals of an arm after its seed and problem effects; two-way
-    clustering, Cameron, Gelbach and Miller 2011). Its degrees of freedom are Satterthwaite's (1946) of the v_a.
+    clustering, Cameron, Gelbach and Miller 2011). Its degrees of freedom are Satterthwaite's (1946) of the v_a, and at
+    most those of arms of as many seeds each as the smallest has: of two seeds against eight, whose v_a is the larger by
+    chance is nearly that of the two, and Satterthwaite's would find 9 % of differences that are none.
     """
 
     variance: float
@@ -141,9 +143,12 @@ class _SeedVariance:
         """Estimate the variance from `arms` (seeds, problems), each with several seeds."""
         variances = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
         unsure = sum(v**2 / (len(arm) - 1) for v, arm in zip(variances, arms, strict=True))
+        fewest = min((len(arm) for arm in arms), default=2)
         return cls(
-            variance=max(0.0, sum(variances) - sum(_chance_variance(arm, cluster_ids) for arm in arms)),
-            degrees_of_freedom=sum(variances) ** 2 / unsure if unsure > 0 else 1.0,
+            variance=sum(
+                max(0.0, v - _chance_variance(arm, cluster_ids)) for v, arm in zip(variances, arms, strict=True)
+            ),
+            degrees_of_freedom=min(sum(variances) ** 2 / unsure, len(arms) * (fewest - 1)) if unsure > 0 else 1.0,
         )
 
     def half_width(self, alpha: float = 1 - CONFIDENCE_LEVEL) -> float:
