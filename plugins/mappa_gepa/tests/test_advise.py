@@ -172,6 +172,12 @@ def test_fix_is_chosen_only_after_a_whole_race_with_a_gain_above_0():
     assert choose([tried("prompt", Interval(mean=0.3, low=0.1, high=0.5), stopped=True)], EVIDENCE)[1] is None
 
 
+def test_tools_and_tasks_are_advised_where_certainly_more_is_lost_than_by_any_agent():
+    for low, choice in ((0.15, "cannot be told"), (0.21, "tools or tasks")):
+        unblamed = Interval(mean=0.25, low=low, high=0.35)
+        assert choose([], SimpleNamespace(headroom=EVIDENCE.headroom, unblamed=unblamed)) == (choice, None)
+
+
 def test_the_table_fits_a_terminal(record, capsys, monkeypatch):
     run = record()
     monkeypatch.setenv("COLUMNS", "80")
