@@ -163,7 +163,7 @@ def sum_up(folder: Path) -> PlaySums:
             f"SELECT count(*), count({_OUTCOME}), count({_VALUE}), avg({_VALUE}), "
             f"count(*) FILTER (WHERE {_UNSUCCESSFUL}) FROM trajectories WHERE finished"
         )
-        if not recorded:  # Of plays that ended early alone no share of successes can be told.
+        if not recorded:  # Plays that ended early alone make no share of successes.
             known, success = 0, None
         looked_at = _UNSUCCESSFUL if known or unsuccessful else "1"
         rows = reader.query(
