@@ -301,11 +301,17 @@ def _figures(
 
 def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:
     values = np.full((len(samples), max(map(len, samples))), np.nan)
+    lacking = {
+        trajectory.task.id
+        for trajectories in samples
+        for trajectory in trajectories
+        if trajectory.error is None and measure not in trajectory.outcome
+    }
+    is_recorded = any(measure in trajectory.outcome for trajectories in samples for trajectory in trajectories)
     for row, trajectories in enumerate(samples):
-        # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0.
-        is_undefined = any(
-            trajectory.error is None and measure not in trajectory.outcome for trajectory in trajectories
-        )
+        # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0; for
+        # all tasks if none has it, as where a log says of failures alone what came out.
+        is_undefined = trajectories[0].task.id in lacking or (bool(lacking) and not is_recorded)
         for column, trajectory in enumerate(trajectories):
             value = trajectory.outcome.get(measure)
             if value is not None:

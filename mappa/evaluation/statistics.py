@@ -40,7 +40,8 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
       for the quantiles q of `(mean* - mean) / se*` over draws of clusters. If a quantile falls among draws without any
       variation, too few clusters differ from the others, and it is Wilson's as above.
 
-    If all values are 0, or all are 1, it is Wilson's interval for as many problems as there are effective clusters.
+    If all clusters have one mean, as where all values are 0, it allows for others, which are as rare as in Wilson's
+    interval for as many problems as there are effective clusters, and which may be 0 or 1.
     """
     shares = _finite_values(values)
     cluster_ids = number_clusters(range(len(shares)) if clusters is None else clusters, len(shares))
@@ -61,7 +62,8 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
 
 
 def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Interval:
-    """Return the mean of `values` (n,) and its interval: Wilson's if every value is 0 or 1, else Student's.
+    """Return the mean of `values` (n,) and its interval: Wilson's if every value is 0 or 1, else Student's. Where all
+    clusters have one mean, nothing tells how far off it may be, and the bounds are None.
 
     `clusters` groups values that are not independent of each other: by problem if problems have several values, by data
     set if several problems come from one. The mean is that of the values. Its standard error is cluster-robust with the
@@ -78,7 +80,10 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
         return Interval(mean=mean)
     if clusters is None and _binary(known):
         return wilson_interval(mean, len(known))
-    half_width = t_quantile(degrees_of_freedom) * cluster_robust_error(known, cluster_ids)
+    error = cluster_robust_error(known, cluster_ids)
+    if error < TINY:
+        return Interval(mean=mean)
+    half_width = t_quantile(degrees_of_freedom) * error
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
@@ -154,15 +159,8 @@ def difference_bounds(differences: Float64, cluster_ids: Int64, alpha: float) ->
     They are Wilson's for the share `(1 + difference) / 2`, as in `share_interval` for few clusters, with the degrees of
     freedom of `_error_freedom`. `gain_half_widths` puts them together from the interval of either side. Where one side
     is nearly always right, a few problems make its error, and at a small `alpha` that says next to nothing, even if all
-    differences have one sign. If all differences are equal, another one is as rare as Wilson's interval for as many
-    problems as there are effective clusters has it.
+    differences have one sign.
     """
-    mean = float(differences.mean())
-    if cluster_robust_error(differences, cluster_ids) < TINY:
-        # Of so many clusters that are all alike, a share of at least `alike` is so among all there are; the others may
-        # be at either end, -1 or 1.
-        alike, _ = _wilson_bounds(1.0, effective_clusters(cluster_ids), _normal_quantile(alpha))
-        return mean - (1 + mean) * (1 - alike), mean + (1 - mean) * (1 - alike)
     freedom = _error_freedom(differences, cluster_ids)
     low, high = _few_cluster_bounds((1 + differences) / 2, cluster_ids, alpha, freedom)
     return 2 * low - 1, 2 * high - 1
@@ -284,9 +282,10 @@ def _few_cluster_bounds(
     if error >= TINY:
         equivalent_count = mean * (1 - mean) / error**2
         return _wilson_bounds(mean, equivalent_count, t_quantile(freedom or effective - 1, alpha))
-    if mean in (0.0, 1.0):
-        return _wilson_bounds(mean, effective, _normal_quantile(alpha))
-    return mean, mean  # All clusters have this same mean between 0 and 1.
+    # Of so many clusters that are all alike, a share of at least `alike` is so among all there are; the others may be
+    # at either end, 0 or 1.
+    alike, _ = _wilson_bounds(1.0, effective, _normal_quantile(alpha))
+    return mean * alike, 1 - (1 - mean) * alike
 
 
 def _normal_quantile(alpha: float) -> float:

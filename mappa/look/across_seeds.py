@@ -61,7 +61,7 @@ def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
     error = cluster_robust_error(values.mean(axis=0), cluster_ids)
     spread = math.hypot(error, math.sqrt(seeds.variance))
     if spread < TINY:
-        return wilson_interval(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
+        return share_interval(values.mean(axis=0), clusters)
     half_width = math.hypot(t_quantile(effective - 1) * error, seeds.half_width())
     return wilson_interval(mean, mean * (1 - mean) / spread**2, half_width / spread)
 
@@ -72,20 +72,15 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     seeds.
 
     The half-width is `sqrt(g^2 + s^2)` on either side, with g that of the means over seeds (`gain_half_widths`), and s
-    that of seeds (`_SeedVariance`). `p` is the largest level at which the interval contains 0. If all problems differ
-    by the same amount, so that there is no standard error, it is the chance that all clusters have the same sign.
+    that of seeds (`_SeedVariance`). `p` is the largest level at which the interval contains 0.
 
     Raises:
         ValueError: the two have different numbers of problems.
     """
     interval, over_seeds = difference_interval(one, other, clusters), min(len(one), len(other)) > 1
-    mean, low, high = interval.mean, interval.low, interval.high
-    if low is None or high is None:
+    if interval.low is None:
         return MeanDifference(interval=interval, p=None, over_seeds=over_seeds)
-    cluster_ids = _clusters(one, clusters)
-    if high - low < TINY and abs(mean) >= TINY:
-        return MeanDifference(interval=interval, p=2 ** (1 - effective_clusters(cluster_ids)), over_seeds=over_seeds)
-    p = _p_value(mean, _half_widths(one, other, cluster_ids))
+    p = _p_value(interval.mean, _half_widths(one, other, _clusters(one, clusters)))
     return MeanDifference(interval=interval, p=p, over_seeds=over_seeds)
 
 
@@ -131,11 +126,13 @@ def cohens_h(one: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeedVariance:
-    """Variance that seeds add to a mean, or to a difference of two: `max(0, sum_a (v_a - r_a))`.
+    """Variance that seeds add to a mean, or to a difference of two: `sum_a max(0, v_a - r_a)`.
 
     v_a is the variance over seeds of the mean of arm a, and r_a the part of v_a by chance alone, which the variance
     over problems already contains (the variance of the residuals of an arm after its seed and problem effects; two-way
-    clustering, Cameron, Gelbach and Miller 2011). Its degrees of freedom are Satterthwaite's (1946) of the v_a.
+    clustering, Cameron, Gelbach and Miller 2011). Its degrees of freedom are Satterthwaite's (1946) of the v_a, and at
+    most those of arms of as many seeds each as the smallest has: of two seeds against eight, whose v_a is the larger by
+    chance is nearly that of the two, and Satterthwaite's would find 9 % of differences that are none.
     """
 
     variance: float
@@ -146,9 +143,12 @@ class _SeedVariance:
         """Estimate the variance from `arms` (seeds, problems), each with several seeds."""
         variances = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
         unsure = sum(v**2 / (len(arm) - 1) for v, arm in zip(variances, arms, strict=True))
+        fewest = min((len(arm) for arm in arms), default=2)
         return cls(
-            variance=max(0.0, sum(variances) - sum(_chance_variance(arm, cluster_ids) for arm in arms)),
-            degrees_of_freedom=sum(variances) ** 2 / unsure if unsure > 0 else 1.0,
+            variance=sum(
+                max(0.0, v - _chance_variance(arm, cluster_ids)) for v, arm in zip(variances, arms, strict=True)
+            ),
+            degrees_of_freedom=min(sum(variances) ** 2 / unsure, len(arms) * (fewest - 1)) if unsure > 0 else 1.0,
         )
 
     def half_width(self, alpha: float = 1 - CONFIDENCE_LEVEL) -> float:

@@ -68,7 +68,8 @@ class Proof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameProofs:
     """Proofs over the `failed` plays of a run. `shares` are of plays that flip, with 95 % intervals by task, `beyond`
-    the difference of the blamed action to each other replacement; `left_out` counts plays without proof, by reason."""
+    the difference of the blamed action to each other replacement; `left_out` counts plays without proof and rollouts
+    that were lost, by reason."""
 
     folder: Path
     coach: str

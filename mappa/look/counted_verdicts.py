@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from mappa.runs import RunReader
 from mappa.runs.rows import VerdictRow
 from mappa.store.summary import Summary
-from mappa_core import NOBODY, Verdict
+from mappa_core import NOBODY, RunError, Verdict
 from mappa_core.records import ENVIRONMENT, TASK, USER
 
+DEFAULT_METRIC = "correct"
+"""The metric of a run that recorded neither an evaluation nor its team."""
 LOW_SCORE = 4.0
 """Score (points) below which an action counts as a failure of its agent."""
 
@@ -87,6 +90,15 @@ def latest_counted(reader: RunReader, *, limit: int) -> tuple[str, list[VerdictR
     return "train", []
 
 
+def read_metric(reader: RunReader, summary: Summary | None) -> str:
+    """The metric of a run's workflow, by its evaluation or, before there is one, by the record of its team."""
+    if summary is not None and summary.eval is not None:
+        return summary.eval.metric
+    with suppress(RunError):
+        return reader.team.metric
+    return DEFAULT_METRIC
+
+
 def count_failures(rows: Sequence[VerdictRow], metric: str) -> BlameCounts:
     """Count blame over the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
     return count_blame(rows, {row.trajectory for row in rows if is_short(row.outcome, metric)})
@@ -98,8 +110,8 @@ def is_short(outcome: Mapping[str, float], metric: str) -> bool:
 
 
 def count_blame(rows: Sequence[VerdictRow], looked_at: Collection[str], *, has_outcome: bool = True) -> BlameCounts:
-    """Count the verdicts of each agent, in the order of the actions of the first rollouts, and whom and what they blame
-    over the rollouts `looked_at`."""
+    """Count the verdicts of each agent, in the order of the actions of the first rollouts, then of those whom they
+    only blame, and whom and what they blame over the rollouts `looked_at`."""
     blaming = [row for row in rows if row.trajectory in looked_at and row.verdict.blame not in (None, NOBODY)]
     blamed: dict[str, set[str]] = {}
     for row in blaming:
@@ -118,6 +130,9 @@ def _summarize_agents(rows: Sequence[VerdictRow], blamed: Mapping[str, Collectio
     points: dict[str, list[float | None]] = {}
     for row in sorted(rows, key=lambda row: row.position):
         points.setdefault(row.agent, []).append(row.verdict.score)
+    for name in blamed:  # Also whom only verdicts on others' actions blame.
+        if name not in (USER, ENVIRONMENT, TASK):
+            points.setdefault(name, [])
     return tuple(
         AgentVerdicts(
             agent=agent,

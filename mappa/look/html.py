@@ -7,8 +7,9 @@ from pathlib import Path
 
 from mappa.cli.formats import format_or_dash, format_percent, format_problem_count, format_share
 from mappa.cli.result_tables import format_gain
+from mappa.look.cli.compare import comparison_notes, describe_mean
 from mappa.look.cli.verdict_tables import format_estimate
-from mappa.look.compare import Comparison, format_p, setting_notes
+from mappa.look.compare import Comparison, format_p
 from mappa.look.counted_verdicts import LOW_SCORE
 from mappa.look.judge import JudgedRun
 from mappa.look.observe import Diagnosis
@@ -144,7 +145,7 @@ def comparison_html(compared: Comparison) -> str:
     """Show the mean of each arm, each pair's difference with what follows from it, and what else differs."""
     problems = format_problem_count(compared.problems, compared.clusters)
     arms = [
-        (arm.name, ", ".join(map(str, arm.seeds)), *map(format_share, (arm.mean, *arm.parsing.values())))
+        (arm.name, ", ".join(map(str, arm.seeds)), describe_mean(arm), *map(format_share, arm.parsing.values()))
         for arm in compared.arms
     ]
     columns = ("arm", "seeds", "mean", *compared.arms[0].parsing)
@@ -160,5 +161,5 @@ def comparison_html(compared: Comparison) -> str:
     return (
         html_table(f"held-out {compared.measure}, {problems}, 95 % intervals", columns, arms)
         + html_table("", ("", "difference", "p, all tests", "finding"), pairs)
-        + "".join(f"<div>{html_text(note)}</div>" for note in setting_notes(compared))
+        + "".join(f"<div>{html_text(note)}</div>" for note in comparison_notes(compared))
     )

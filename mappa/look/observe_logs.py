@@ -41,11 +41,11 @@ class AgentBlame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySums:
-    """All plays of an imported run, by the verdicts that count. `known` of them have an outcome, whose mean is
-    `success` (0-1; None if none is known); `unsuccessful` are below 1 or ended early. Blame is counted over the
-    `looked_at` plays: these, or all where no outcome is known; the coach has judged `judged` of them. In `cannot_tell`
-    of those no verdict blames anybody, and `blamed_others` counts those in which one blames the user, the environment
-    or the task."""
+    """All plays of an imported run, by the verdicts that count. `known` of them have an outcome, or ended early without
+    one, which counts 0 as in any evaluation; `success` is its mean (0-1; both are 0 and None where no play has one).
+    `unsuccessful` are below 1 or ended early. Blame is counted over the `looked_at` plays: these, or all where no
+    outcome is known; the coach has judged `judged` of them. In `cannot_tell` of those no verdict blames anybody, and
+    `blamed_others` counts those in which one blames the user, the environment or the task."""
 
     plays: int
     known: int
@@ -150,18 +150,21 @@ WITH counted AS (
 )
 """
 """The last verdict on each action that did not fail, if there is one; SQLite takes the row of the maximum."""
-_UNSUCCESSFUL = "(error IS NOT NULL OR json_extract(outcome, '$.correct') < 1)"
+_OUTCOME = f"json_extract(outcome, '$.{IMPORT_METRIC}')"
+_UNSUCCESSFUL = f"(error IS NOT NULL OR {_OUTCOME} < 1)"
+_VALUE = f"coalesce({_OUTCOME}, CASE WHEN error IS NOT NULL THEN 0.0 END)"
 
 
 def sum_up(folder: Path) -> PlaySums:
     """Sum up all plays of an imported run in its database: none is read as a whole. Raises RunError."""
     with RunReader(folder) as reader:
         places = {agent: place for place, agent in enumerate(reader.team.agents)}
-        ((plays, known, success, unsuccessful),) = reader.query(
-            f"SELECT count(*), count(json_extract(outcome, '$.{IMPORT_METRIC}')), "
-            f"avg(json_extract(outcome, '$.{IMPORT_METRIC}')), count(*) FILTER (WHERE {_UNSUCCESSFUL}) "
-            "FROM trajectories WHERE finished"
+        ((plays, recorded, known, success, unsuccessful),) = reader.query(
+            f"SELECT count(*), count({_OUTCOME}), count({_VALUE}), avg({_VALUE}), "
+            f"count(*) FILTER (WHERE {_UNSUCCESSFUL}) FROM trajectories WHERE finished"
         )
+        if not recorded:  # Plays that ended early alone make no share of successes.
+            known, success = 0, None
         looked_at = _UNSUCCESSFUL if known or unsuccessful else "1"
         rows = reader.query(
             f"{_COUNTED} SELECT agent, count(*), count(score), avg(score), count(*) FILTER (WHERE score < ?) "

@@ -310,7 +310,8 @@ class SweepResult:
     the arms, named by their settings; None before a run is done, or if they cannot be compared, for `why_not`.
 
     `chosen` is the arm whose runs were best on the tasks reserved for checkpoint selection, with its mean there over
-    seeds. It is None if the runs reserve no such tasks: choosing an arm by the reported figures would bias them.
+    seeds. It is None if the runs reserve no such tasks: choosing an arm by the reported figures would bias them; and
+    before all runs are done, as a mean over fewer seeds is the best by chance more often.
     """
 
     sweep: Sweep
@@ -333,9 +334,7 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
         groups.setdefault(name, []).append(result)
         if summary is not None and summary.eval is not None and summary.eval.selection is not None:
             selection.setdefault(name, []).append(summary.eval.selection.value)
-    is_complete = bool(groups) and all(
-        name in selection and len(selection[name]) == len(groups[name]) for name in groups
-    )
+    is_complete = sum(map(len, selection.values())) == len(sweep.runs)
     means = {name: sum(values) / len(values) for name, values in selection.items()}
     seeds = min(map(len, groups.values()), default=0)
     level = sequential_level(sum(map(len, groups.values())), len(sweep.runs), seeds)

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from mappa.cli.formats import format_count, format_problem_count, format_share
 from mappa.cli.result_tables import format_gain
-from mappa.look.counted_verdicts import count_failures, latest_counted, with_counted_verdicts
+from mappa.look.counted_verdicts import count_failures, latest_counted, read_metric, with_counted_verdicts
 from mappa.look.html import summary_html
 from mappa.look.observe import Diagnosis, observe_run
 from mappa.look.view.highlights import MAX_VERDICTS
 from mappa.look.view.picture import Picture, draw_picture
-from mappa.look.view.report import DEFAULT_METRIC, build_training_charts
+from mappa.look.view.report import build_training_charts
 from mappa.runs import RunReader, Table
 from mappa.runs.html_table import html_table
 from mappa.runs.rows import EvaluationRow
@@ -102,8 +102,8 @@ class TrainedRun:
         return draw_picture(build_training_charts(self.summary, iterations, evaluations))
 
     def _judged(self) -> tuple[int, Mapping[str, int]]:
-        metric = DEFAULT_METRIC if self.summary.eval is None else self.summary.eval.metric
         with RunReader(self.folder) as run:
+            metric = read_metric(run, self.summary)
             _, rows = latest_counted(run, limit=MAX_VERDICTS)
         counts = count_failures(rows, metric)
         return counts.looked_at, {judged.agent: judged.blamed for judged in counts.agents}

@@ -192,9 +192,9 @@ class RunReader(AbstractContextManager["RunReader"]):
             agent, position = self._database.check((agent, position), tuple[str, int])
             yield VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
 
-    def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
-        """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first. Their texts and
-        members are left out, which `verdict` gives."""
+    def latest_verdicts(self, split: str, *, limit: int | None) -> list[VerdictRow]:
+        """At most `limit` verdicts (None: all) on finished trajectories of a split, the newest trajectories first.
+        Their texts and members are left out, which `verdict` gives."""
         names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds", "category")
         query = (
             f"SELECT {_ACTION}, s.agent, s.position, v.step, v.id, v.coach, v.phase, v.status, v.score, v.blame, "
@@ -204,7 +204,7 @@ class RunReader(AbstractContextManager["RunReader"]):
             "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC, s.position, v.number LIMIT ?"
         )
         rows = []
-        for row in self._database.rows(query, split, limit):
+        for row in self._database.rows(query, split, -1 if limit is None else limit):  # SQLite: below 0 is no limit
             place, (agent, position), values = row[:6], row[6:8], row[8:]
             verdict = self._database.check(dict(zip(names, values, strict=True)), Verdict)
             agent, position = self._database.check((agent, position), tuple[str, int])

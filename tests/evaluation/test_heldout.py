@@ -46,6 +46,17 @@ def test_figures_stand_beside_the_metric_sample_by_sample():
     assert found.failures == {"PromptTooLong": 1, "ToolError": 1}
 
 
+def test_where_no_outcome_is_recorded_what_broke_off_does_not_make_a_share_of_0():
+    plays = [rollout("a", {}), rollout("b", {}), rollout("c", {}, error=PROMPT)]
+    found = build_evaluation(plays, metric="success", iteration=0, require_metric=False)
+    assert (found.known, found.interval, found.failures) == (0, None, {"PromptTooLong": 1})
+    known = build_evaluation(
+        [*plays, rollout("d", {"success": 1.0})], metric="success", iteration=0, require_metric=False
+    )
+    assert (known.known, known.interval.mean) == (2, 0.5)
+    assert evaluated(plays[2], figures=()).by_problem.tolist() == [0.0], "where all broke off, all failed"
+
+
 THREE = [rollout(name, {"success": 1.0}) for name in "abc"]
 
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -107,6 +107,7 @@ def test_clusters_of_one_value_give_the_interval_without_clusters(values: list[f
     values = [*values, 0.5]
     apart = mean_interval(values, clusters=range(len(values)))
     assert apart == mean_interval(values)
+    assume(np.std(values) > 1e-6)
     error = np.std(values, ddof=1) / math.sqrt(len(values))
     assert apart.high - apart.low == pytest.approx(2 * t_quantile(len(values) - 1) * error, abs=1e-9)
 
@@ -114,6 +115,7 @@ def test_clusters_of_one_value_give_the_interval_without_clusters(values: list[f
 @given(ratings, st.integers(2, 4))
 def test_copies_within_a_cluster_are_worth_one_value(values: list[float], copies: int) -> None:
     values = [*values, 0.5]
+    assume(np.std(values) > 1e-6)
     copied = mean_interval(np.repeat(values, copies), clusters=np.repeat(np.arange(len(values)), copies).tolist())
     alone = mean_interval(values)
     assert (copied.mean, copied.low, copied.high) == pytest.approx((alone.mean, alone.low, alone.high), abs=1e-7)
@@ -240,8 +242,29 @@ def test_interval_of_a_rare_success_has_a_closed_form() -> None:
 def test_equal_means_of_clusters_count_one_problem_per_cluster() -> None:
     assert share_interval([0.0] * 6, clusters="aabbcc") == share_interval([0.0] * 3)
     assert share_interval([1.0] * 6, clusters="aabbcc") == share_interval([1.0] * 3)
-    assert share_interval([0.5, 0.25, 0.25, 0.5], clusters="aabb") == Interval(mean=0.375, low=0.375, high=0.375)
+    # Of two clusters that are alike, at least `alike` of all are so by Wilson's interval; the others are 0 or 1.
+    alike = share_interval([1.0] * 2).low
+    assert alike == pytest.approx(2 / (2 + 1.959964**2), abs=1e-6)
+    found = share_interval([0.5, 0.25, 0.25, 0.5], clusters="aabb")
+    assert (found.mean, found.low, found.high) == pytest.approx((0.375, 0.375 * alike, 1 - 0.625 * alike))
     assert share_interval([0.0] * 4, clusters="aaaa") == Interval(mean=0.0)
+
+
+@pytest.mark.parametrize(("clusters", "problems", "share"), [(2, 4, 0.4), (2, 8, 0.3), (2, 16, 0.4), (3, 4, 0.5)])
+def test_a_share_of_clusters_that_happen_to_be_alike_is_covered(clusters: int, problems: int, share: float) -> None:
+    """Two data sets of four problems are solved equally often in a quarter of all cases."""
+    random, hits = np.random.default_rng(0), 0
+    names = np.repeat(np.arange(clusters), problems).tolist()
+    for values in random.random((500, len(names))) < share:
+        found = share_interval(values, names)
+        assert found.low is not None and found.high is not None
+        hits += found.low <= share <= found.high
+    assert hits >= 0.93 * 500
+
+
+def test_equal_values_that_have_no_range_have_no_bounds() -> None:
+    assert mean_interval([10.0, 10.0, 10.0], clusters="abc") == Interval(mean=10.0)
+    assert mean_interval([2.0, 4.0, 4.0, 2.0], clusters="aabb") == Interval(mean=3.0)
 
 
 # paired_gain
@@ -304,7 +327,7 @@ def test_a_gain_over_few_problems_is_newcombes(before: list[float], data: st.Dat
     def bounds(values: list[float]) -> tuple[float, float, float]:
         p, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
         if error == 0:
-            score = share_interval([p] * n) if p in (0.0, 1.0) else Interval(mean=p, low=p, high=p)
+            score = share_interval([p] * n)
         else:
             seen = float(stats.kurtosis(values, fisher=False))
             tails = min(n, seen + seen * (seen - 1) / n) - 1  # with what a sample of a Gamma's squares lacks

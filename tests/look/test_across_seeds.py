@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa.look.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
+from mappa.look.across_seeds import cohens_h, difference_interval, difference_over_seeds, holm, mean_over_seeds
 from mappa.look.compare import sequential_level
 from mappa.statistics import Interval, paired_gain, share_interval
 
@@ -68,13 +68,14 @@ def by_hand(one, other):
     (s, n), (u, _) = one.shape, other.shape
     gains = one.mean(axis=0) - other.mean(axis=0)
     seeds = [arm.mean(axis=1).var(ddof=1) / len(arm) for arm in (one, other)]
-    chance = 0.0
+    chance = []
     for arm in (one, other):
         left = [[arm[i, j] - arm[i].mean() - arm[:, j].mean() + arm.mean() for j in range(n)] for i in range(len(arm))]
         mean_square = sum(x * x for row in left for x in row) / ((len(arm) - 1) * (n - 1))
-        chance += mean_square / (len(arm) * n)
+        chance.append(mean_square / (len(arm) * n))
     unsure = seeds[0] ** 2 / (s - 1) + seeds[1] ** 2 / (u - 1)
-    return gains.mean(), max(0.0, sum(seeds) - chance), sum(seeds) ** 2 / unsure
+    by_seeds = sum(max(0.0, v - r) for v, r in zip(seeds, chance, strict=True))
+    return gains.mean(), by_seeds, min(sum(seeds) ** 2 / unsure, 2 * (min(s, u) - 1))
 
 
 def test_a_difference_over_seeds_by_hand(gain_half_widths):
@@ -98,6 +99,22 @@ def test_a_difference_over_seeds_by_hand(gain_half_widths):
     assert reach_beyond(found.p)[0] == pytest.approx(mean)
     alone = difference_over_seeds(one[:1], other[:1])
     assert found.interval.high - found.interval.low != alone.interval.high - alone.interval.low
+
+
+@pytest.mark.parametrize("seeds", [(2, 5), (2, 8), (3, 8)])
+def test_arms_of_unequal_numbers_of_seeds_are_told_apart_no_more_often_than_the_level_says(seeds):
+    random, found = np.random.default_rng(0), 0
+    for _ in range(500):
+        difficulty = random.normal(0, 1, 64)
+        arms = [
+            (random.random((count, 64)) < 1 / (1 + np.exp(-difficulty - random.normal(0, 0.5, (count, 1))))).astype(
+                float
+            )
+            for count in seeds
+        ]
+        interval = difference_interval(*arms)
+        found += not interval.low <= 0 <= interval.high
+    assert found / 500 <= 0.07
 
 
 def test_identical_seeds_do_not_narrow_the_interval():
@@ -142,7 +159,8 @@ def test_a_mean_over_seeds_that_are_all_alike():
     ones = np.ones((3, 6))
     assert mean_over_seeds(ones) == share_interval(ones[0])
     halves = np.full((2, 4), 0.5)
-    assert mean_over_seeds(halves) == Interval(mean=0.5, low=0.5, high=0.5)
+    assert mean_over_seeds(halves) == share_interval([0.5] * 4)
+    assert mean_over_seeds(np.array([[1.0, 0.0], [0.0, 1.0]])) == share_interval([0.5] * 2)
     assert mean_over_seeds(halves, "aaaa") == Interval(mean=0.5)
 
 

@@ -5,7 +5,9 @@ import json
 import multiprocessing
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,7 +15,7 @@ import pytest
 
 from mappa.cli import main
 from mappa.look.observe import observe_run
-from mappa.look.observe_logs import observe_logs
+from mappa.look.observe_logs import observe_logs, sum_up
 from mappa.runs import RunFolder, RunReader
 from mappa.testing import load_plugins
 from mappa_core import Coach, InputError, Offer, Usage, Verdict, hookimpl
@@ -91,6 +93,22 @@ async def test_plays_are_judged_once_and_the_sums_are_those_of_the_plays(registr
         )  # fmt: skip
         assert one.blamed == other.blamed and one.score == pytest.approx(other.score.mean)
     assert {one.agent: one.blamed for one in sums.agents} == {"planner": 0, "writer": 1}
+
+
+async def test_plays_that_ended_early_are_no_successes_in_the_sums_either(registry, tmp_path):
+    path = tmp_path / "team.jsonl"
+    add(path, *(chat(number) for number in range(4)))
+    found = await observe_logs(registry, [path], root=tmp_path / "runs", coach="counting")
+    failure = json.dumps({"kind": "Imported", "message": "out of memory"})
+    for outcome, known, success in (('{"correct": 1.0}', 4, 0.75), ("{}", 0, None)):
+        with closing(sqlite3.connect(found.folder / "run.db")) as database, database:
+            database.execute("UPDATE trajectories SET outcome = ?", (outcome,))
+            database.execute("UPDATE trajectories SET outcome = '{}', error = ? WHERE number = 1", (failure,))
+        sums, whole = sum_up(found.folder), observe_run(found.folder)
+        assert (sums.plays, sums.known, sums.success) == (4, known, success)
+        assert sums.unsuccessful == whole.unsuccessful == sums.looked_at == 1
+        if success is not None:
+            assert success == whole.evaluation.interval.mean
 
 
 async def test_verdicts_that_failed_are_asked_for_again_and_another_coach_is_asked_about_all(registry, tmp_path):

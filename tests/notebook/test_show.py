@@ -143,7 +143,10 @@ def test_a_run_that_was_judged_afterwards_shows_these_verdicts(tmp_path, monkeyp
 
 
 def test_a_comparison_shows_arms_and_what_follows(compare_module):
-    arms = tuple(compare_module.Arm(name=name, runs=(name,), seeds=(0,), mean=AFTER, lost=0) for name in (HOSTILE, "b"))
+    arms = tuple(
+        compare_module.Arm(name=name, runs=(name,), seeds=(0,), mean=AFTER, lost=lost)
+        for name, lost in ((HOSTILE, 0), ("b", 3))
+    )
     pair = compare_module.PairComparison(
         one=HOSTILE, other="b", problems=8, difference=AFTER, p=0.01, p_adjusted=0.02, h=1.0, wins=6, losses=0, ties=2,
         over_seeds=False, level=0.05,
@@ -161,6 +164,8 @@ def test_a_comparison_shows_arms_and_what_follows(compare_module):
     )
     found = rows(compared._repr_html_())
     assert [SHOWN_HOSTILE, "0", "75.0 % [50.0, 87.5]"] in found
+    assert ["b", "0", "75.0 % [50.0, 87.5] (3 problems lost)"] in found
+    assert "Where an arm has one seed, figures hold for other problems" in compared._repr_html_()
     assert found[-1] == [f"{SHOWN_HOSTILE} - b", "+75.0 % [+50.0, +87.5]", "0.0200", "cannot be told"]
 
 

@@ -40,7 +40,7 @@ FINDINGS = {
     "better": "the ensemble beats its best member",
     "worse": "the ensemble is worse than its best member",
     "no significant difference": "no significant difference to its best member",
-    None: "too little to compare it with its best member",
+    None: "whether it differs from its best member cannot be told",
 }
 
 
@@ -82,7 +82,7 @@ def _facts(certificate: CoachEvaluation) -> Iterator[str]:
     if certificate.left_out:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in certificate.left_out.items())
         yield f"trajectories without an outcome, left out: {escape(kinds)}"
-    yield "intervals are of 95 %, by drawing trajectories"
+    yield "intervals are of 95 %, by drawing tasks"
 
 
 def _print(console: Console, question: str, note: str, table: Table) -> None:

@@ -18,7 +18,7 @@ from mappa.cli.tables import columns_table
 from mappa_core import ConfigError
 
 if TYPE_CHECKING:
-    from mappa.look.compare import Comparison, PairComparison
+    from mappa.look.compare import Arm, Comparison, PairComparison
     from mappa.look.run_results import RunResult
 
 WIDE = 110
@@ -117,9 +117,8 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
             console.print(f"{label}: {name}", highlight=False, markup=False, soft_wrap=True)
     table = columns_table("arm", "seeds", "mean", *compared.arms[0].parsing)
     for arm in compared.arms:
-        lost = f" ({arm.lost} problems lost)" if arm.lost else ""
         seeds, parsing = ", ".join(map(str, arm.seeds)), map(format_share, arm.parsing.values())
-        table.add_row(Name(labels[arm.name]), seeds, format_share(arm.mean) + lost, *parsing)
+        table.add_row(Name(labels[arm.name]), seeds, describe_mean(arm), *parsing)
     console.print(table)
     if compared.pairs:
         console.print(_differences(compared, labels, wide))
@@ -127,6 +126,11 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
         console.print(pair_sentence(pair, labels), highlight=False, markup=False, soft_wrap=True)
     for note in notes:
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def describe_mean(arm: Arm) -> str:
+    """The mean of an arm, and how many problems it leaves out."""
+    return format_share(arm.mean) + (f" ({arm.lost} problems lost)" if arm.lost else "")
 
 
 def label_arms(names: Sequence[str], max_characters: int) -> dict[str, str]:

@@ -58,8 +58,8 @@ def command(
     """Prove whom a coach blames, by playing failed plays on.
 
     The coach's correction, or an action that is sampled anew, takes the place of the blamed action, and the rest is
-    played live: the failure flips, or the blame is refuted. Beside it stand a random action replaced the same way, and
-    the blamed action sampled anew. KEY=VALUE changes the run's config: coach.options.correction=true.
+    played live: the failure flips, or it does not. How much of that is luck two others say: a random action replaced
+    the same way, and the blamed action sampled anew. KEY=VALUE changes the run's config: coach.options.correction=true.
     """
     from mappa.look.blame_proof import prove_blame, require_played, write_tasks
     from mappa.look.output_files import check_writable
@@ -129,12 +129,15 @@ def _show_saved(console: Console, proven: BlameProofs, save: Path) -> None:
 def _facts(proven: BlameProofs) -> Iterator[str]:
     corrected = sum(one.corrected for one in proven.proofs)
     flipped = sum(one.flips["blamed"] is True for one in proven.proofs)
-    refuted = sum(one.flips["blamed"] is False for one in proven.proofs)
+    stay = sum(one.flips["blamed"] is False for one in proven.proofs)
     yield (
         f"{proven.coach} blames somebody in {len(proven.proofs):,} of {proven.failed:,} failed plays, and corrects "
         f"{corrected:,} of them"
     )
-    yield f"{flipped:,} flip with another action in the blamed one's place; {refuted:,} do not, which refutes the blame"
+    yield (
+        f"{flipped:,} flip with another action in the blamed one's place, and {stay:,} do not. In a single play that "
+        "may be luck: what is beyond a random action speaks for the blame"
+    )
     yield "intervals are of 95 %, by task"
 
 

@@ -182,6 +182,8 @@ def sweep_notes(results: SweepResult) -> list[str]:
     lines = comparison_notes(results.compared)
     if len(results.compared.arms) < 2:
         return lines
+    if len(results.sweep.runs_with_status("done")) < len(results.sweep.runs):
+        return [*lines, "No setting is named the best before all runs are done."]
     if results.chosen is None:
         return [
             *lines,

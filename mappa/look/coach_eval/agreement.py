@@ -6,7 +6,6 @@ it is Light's (1971), the mean over their pairs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -113,12 +112,11 @@ def _mean_kappa(answers: Sequence[Mapping[str, _Answer]], names: Sequence[str]) 
 
 
 def _pair_kappa(answers: Sequence[Mapping[str, _Answer]], pair: tuple[str, str]) -> Iterator[float]:
-    """Cohen's kappa of two labellers on the plays where both named somebody; none where chance would agree, too."""
+    """Cohen's kappa of two labellers on the plays where both named somebody; none where one always named the same."""
     from sklearn.metrics import cohen_kappa_score  # Here, as its import is slow, and most runs have one labeller.
 
     both = [[given[name].agent for name in pair] for given in answers if all(name in given for name in pair)]
-    named = [said for said in both if all(said)]
-    if len({agent for said in named for agent in said}) > 1:
-        kappa = float(cohen_kappa_score(*zip(*named, strict=True)))
-        if math.isfinite(kappa):
-            yield kappa
+    given = list(zip(*(said for said in both if all(said)), strict=True))
+    # Of one who always says the same chance alone agrees as often, so that kappa is 0 however often the other agrees.
+    if given and all(len(set(names)) > 1 for names in given):
+        yield float(cohen_kappa_score(*given))

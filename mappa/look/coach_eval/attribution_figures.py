@@ -23,8 +23,6 @@ from mappa_core.records import Interval
 ALL, MEAN = "all", "mean of the strata"
 """Names of the figures over all entries and of the mean of those of the strata."""
 _BINS = 10
-_TINY = 1e-9
-"""Smaller widths are rounding errors."""
 _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = {
     "guilty agent": lambda run, one: [one.agent] if run.guilt and run.guilt.agents else [],
     "guilty agent, by all labellers": lambda run, one: [one.agent_by_all] if run.is_labelled_again else [],
@@ -46,7 +44,7 @@ class Figure:
     """The share of right answers to one task (0-1) in one stratum. Of the labelled `entries` (runs, or steps)
     `answers` have an answer. `of_all` counts a missing answer as not right; `of_answered` leaves it out, and is None if
     a stratum that counts has no answer. `naive` is `of_all` of answers that need no coach, by name, and `gain` is what
-    the coach adds to the `best_naive` of them, paired. Bounds that would equal each other are None."""
+    the coach adds to the `best_naive` of them, paired."""
 
     task: str
     stratum: str
@@ -183,7 +181,7 @@ def _figure(task: str, stratum: str, own: _Column, naive: Mapping[str, _Column])
         of_answered=_share(own.values[answered], kept) if answered.any() else None,
         naive=shares,
         best_naive=best,
-        gain=_without_equal_bounds(paired_gain(naive[best].values, of_all, clusters)) if best else None,
+        gain=paired_gain(naive[best].values, of_all, clusters) if best else None,
     )
 
 
@@ -225,19 +223,12 @@ def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Inter
     statistic: Statistic = mean
     found = estimate(statistic, [cluster for _, cluster in totals])
     assert found is not None  # every stratum has a mean
-    return _without_equal_bounds(Interval(mean=found.value, low=found.low, high=found.high))
+    return Interval(mean=found.value, low=found.low, high=found.high)
 
 
 def _share(values: Float64, clusters: Sequence[str]) -> Interval:
     """The mean of shares with its interval: Wilson's where every entry has a question of its own."""
-    return _without_equal_bounds(share_interval(values, None if len(set(clusters)) == len(clusters) else clusters))
-
-
-def _without_equal_bounds(value: Interval) -> Interval:
-    """Where no question differs from another, nothing tells how far off their mean may be."""
-    if value.low is None or value.high is None or value.high - value.low > _TINY:
-        return value
-    return Interval(mean=value.mean)
+    return share_interval(values, None if len(set(clusters)) == len(clusters) else clusters)
 
 
 def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibration:
@@ -246,7 +237,7 @@ def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibra
     return Calibration(
         of=what,
         entries=len(rows),
-        brier=_without_equal_bounds(mean_interval((confidence - right) ** 2, [row[2] for row in rows])),
+        brier=mean_interval((confidence - right) ** 2, [row[2] for row in rows]),
         constant=float(right.mean() * (1 - right.mean())),
         error=sum(abs(said - share) * count for said, share, count in bins) / len(rows),
         bins=bins,

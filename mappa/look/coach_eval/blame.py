@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mappa.evaluation.heldout import task_cluster
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa.look.coach_eval.labelled_actions import LabelledAction, LabelledSet
@@ -120,7 +121,7 @@ def compute_blame_metrics(
     rows: list[tuple[str, float, bool]] = []
     scored: list[tuple[str, float, float]] = []
     for actions, given in zip(trajectories, verdicts, strict=True):
-        task = _cluster(actions[0])
+        task = task_cluster(actions[0].scene.task)
         scored += [(task, v.score, a.label) for a, v in zip(actions, given, strict=True) if v.score is not None]
         targets = _blamed_actions(actions, given, unsettled)
         rows += [(task, -one.label, one.scene.step.id in targets) for one in actions]
@@ -231,8 +232,3 @@ def _pick_rate(picks: Sequence[tuple[str, float, float]]) -> PickRate:
 
 def _columns(rows: Sequence[tuple[str, float, float]]) -> tuple[list[str], list[float], list[float]]:
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
-
-
-def _cluster(action: LabelledAction) -> str:
-    task = action.scene.task
-    return f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"

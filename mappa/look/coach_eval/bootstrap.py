@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mappa.evaluation.statistics import CONFIDENCE_LEVEL, cluster_draws
+from mappa.evaluation.statistics import TINY, cluster_draws, t_quantile
 from mappa.look.arrays import Bool, Float64, Int64
 
 Statistic = Callable[[Float64], Float64]
 """Maps weights (draws, n), 0 or more, to values (draws,), NaN if undefined. There is at least one row."""
 
+MIN_CLUSTERS = 5
+"""Clusters below which there is no interval: draws of so few hardly leave the range of their values."""
 MIN_DEFINED_SHARE = 0.95
 """Minimum share of draws in which a statistic must be defined for an interval."""
 _BLOCK = 250_000
@@ -31,7 +34,8 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A point estimate and its 95 % interval; the bounds are None if there is too little data."""
+    """A point estimate and its 95 % interval; the bounds are None if there is too little data, or if all of it is alike
+    and nothing tells how far off the estimate may be."""
 
     value: float
     low: float | None = None
@@ -40,20 +44,27 @@ class Estimate:
 
 def estimate(statistic: Statistic, clusters: ArrayLike) -> Estimate | None:
     """Estimate `statistic` with the percentile interval of the cluster bootstrap (Davison and Hinkley 1997, 3.8); None
-    if it is undefined. `clusters` (n,) are the clusters of the rows; whole clusters are drawn."""
+    if it is undefined. `clusters` (n,) are the clusters of the rows; whole clusters are drawn.
+
+    Percentiles are too narrow for few clusters, by the ratio of normal and Student's quantiles and by `sqrt(1 - 1 / G)`
+    for G clusters. They are expanded by as much (Hesterberg 2015).
+    """
     index = _levels(clusters)
     value = float(statistic(np.ones((1, len(index))))[0]) if len(index) else math.nan
     if not math.isfinite(value):
         return None
     count = int(index.max()) + 1
-    if count < 2:
+    if count < MIN_CLUSTERS:
         return Estimate(value=value)
     draws = cluster_draws(count, block=max(1, _BLOCK // len(index)))
     figures = np.concatenate([statistic(drawn[:, index]) for drawn in draws])
     known = figures[np.isfinite(figures)]
     if len(known) < MIN_DEFINED_SHARE * len(figures):
         return Estimate(value=value)
-    low, high = np.quantile(known, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
+    tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * t_quantile(count - 1))
+    low, high = np.quantile(known, [tail, 1 - tail])
+    if high - low < TINY:
+        return Estimate(value=value)
     return Estimate(value=value, low=float(low), high=float(high))
 
 

@@ -1,6 +1,7 @@
 """Metrics of coaches from their verdicts on labelled actions.
 
-A missing verdict is excluded and counted, never imputed. All intervals are 95 %, from a bootstrap over trajectories.
+A missing verdict is excluded and counted, never imputed. All intervals are 95 %, from a bootstrap over tasks (or
+clusters of tasks): a coach that errs on a task does so in all its trajectories.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mappa.evaluation.heldout import task_cluster
 from mappa.look.arrays import Bool, Float64, Int64
 from mappa.look.coach_eval.bootstrap import (
     Estimate,
@@ -135,6 +137,8 @@ class LabelledColumns:
     """Labelled actions as columns, (n,) each. A `cell` holds equally good actions of one agent."""
 
     trajectory: Names
+    cluster: Names
+    """Actions of one task, or of one cluster of tasks, are not independent."""
     agent: Names
     label: Float64
     right: Bool
@@ -156,6 +160,7 @@ class LabelledColumns:
         strata = [action.scene.step.strata or {"task": action.scene.task.stratum} for action in actions]
         return cls(
             trajectory=np.array([action.trajectory for action in actions]),
+            cluster=np.array([task_cluster(action.scene.task) for action in actions]),
             agent=np.array([step.agent for step in steps]),
             label=label,
             right=label > RIGHT_THRESHOLD,
@@ -233,7 +238,7 @@ class _ScoredRows:
         return _ScoredRows(points=self.points[kept], action=self.action[kept], actions=self.actions)
 
     def estimate(self, statistic: Statistic) -> Estimate | None:
-        return estimate(statistic, self.actions.trajectory[self.action])
+        return estimate(statistic, self.actions.cluster[self.action])
 
     @property
     def auc(self) -> Statistic:
@@ -272,10 +277,8 @@ def _noise(scores: Float64, actions: LabelledColumns) -> RepeatNoise:
     apart = np.abs(scores[:, None] - scores[None, :])[np.triu_indices(len(scores), k=1)]
     variance = ratio(squares, np.maximum(times - 1, 0))
     return RepeatNoise(
-        sd=estimate(lambda weight: np.sqrt(variance(weight)), actions.trajectory),
-        same=estimate(
-            ratio((apart <= SAME_SCORE_POINTS).sum(axis=0), np.isfinite(apart).sum(axis=0)), actions.trajectory
-        ),
+        sd=estimate(lambda weight: np.sqrt(variance(weight)), actions.cluster),
+        same=estimate(ratio((apart <= SAME_SCORE_POINTS).sum(axis=0), np.isfinite(apart).sum(axis=0)), actions.cluster),
     )
 
 

@@ -12,7 +12,6 @@ from mappa.evaluation.heldout import build_evaluation
 from mappa.look.coach_eval.shown_scenes import is_imported
 from mappa.look.counted_verdicts import BlameCounts, count_blame, is_short, select_counted_rows
 from mappa.look.importing.offers import IMPORT_RECIPE
-from mappa.look.view.highlights import MAX_VERDICTS
 from mappa.runs import RunReader
 from mappa_core import ConfigError, RunError, Trajectory
 from mappa_core.records import Interval
@@ -75,7 +74,8 @@ def _summarize(reader: RunReader, split: str, plays: list[Trajectory], *, import
     )
     unsuccessful = {play.id for play in plays if play.error is not None or is_short(play.outcome, team.metric)}
     has_outcome = bool(unsuccessful) or any(team.metric in play.outcome for play in plays)
-    verdicts = [row for row in reader.latest_verdicts(split, limit=MAX_VERDICTS) if row.trajectory in names]
+    # All of them: a play whose verdicts were left out would count as one in which nobody is blamed.
+    verdicts = [row for row in reader.latest_verdicts(split, limit=None) if row.trajectory in names]
     counted = select_counted_rows(verdicts)
     return PlaysSummary(
         split=split,

@@ -13,6 +13,7 @@ from mappa.look.counted_verdicts import (
     BlameCounts,
     count_failures,
     latest_counted,
+    read_metric,
     with_counted_verdicts,
 )
 from mappa.look.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, build_chart
@@ -39,8 +40,6 @@ from mappa_core import MAX_SCORE, ConfigError
 from mappa_core.files import write_atomic
 from mappa_core.sandbox import cut_middle
 
-DEFAULT_METRIC = "correct"
-"""The metric of a run without evaluations."""
 MAX_CHARACTERS = 1500
 """Maximum length of a text in a shown trajectory."""
 
@@ -102,7 +101,7 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
         evaluations = list(reader.evaluations)
         drift = read_drift(reader)
         summary, plays = with_counted_verdicts(summary, reader), summarize_plays(reader)
-        metric = _choose_metric(summary, plays)
+        metric = read_metric(reader, summary) if plays is None else plays.metric
         _, counted = latest_counted(reader, limit=MAX_VERDICTS)
         return RunSection(
             name=folder.resolve().name,
@@ -124,12 +123,6 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
             provenance=read_provenance(reader, iterations),
             audit=tuple(reader.verdicts) if audit else None,
         )
-
-
-def _choose_metric(summary: Summary, plays: PlaysSummary | None) -> str:
-    if plays is not None:
-        return plays.metric
-    return DEFAULT_METRIC if summary.eval is None else summary.eval.metric
 
 
 def _truncate(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mappa_calibration.ensemble_options import EnsembleOptions
 from mappa_calibration.label_calibration import Calibration
-from mappa_calibration.outcome_agreement import OutcomeAgreement
+from mappa_calibration.outcome_agreement import CHANCE, OutcomeAgreement
 from mappa_core import Coach, DelegatingCoach, MappaError, Scene, Trajectory, Use, Verdict
 from mappa_core.coach import DriftReport
 from mappa_core.redaction import describe_error
@@ -32,9 +32,16 @@ def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> E
         max_spread=options.max_spread,
         escalate_to=None if dear is None else Member(name=dear.use, coach=build(dear)),
         judge=partial(fitted.judge, sure=options.abstain_below) if fitted else None,
-        agreement=OutcomeAgreement(options.metric, fitted.agreement) if fitted and fitted.agreement else None,
+        agreement=_watch_agreement(options.metric, fitted),
         fitted_on=fitted.fitted_on if fitted else (),
     )
+
+
+def _watch_agreement(metric: str, fitted: Calibration | None) -> OutcomeAgreement | None:
+    """None where it is not known that the jury agrees with its labels more than by chance: then nothing can be lost."""
+    if fitted is None or fitted.agreement is None or fitted.agreement <= CHANCE:
+        return None
+    return OutcomeAgreement(metric, fitted.agreement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

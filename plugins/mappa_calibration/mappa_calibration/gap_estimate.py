@@ -34,8 +34,9 @@ class Contrast:
         """Return the contrast after another iteration; `membership` (n,) is 1 for the actions in the stratum, or any
         number of which the gap is the slope."""
         x, cluster = found.within(membership), found.actions.cluster
-        # Of a stratum its members; of a number, such as the length, the actions above the mean.
-        inside, excess = membership > membership.mean(), found.within(found.excess)
+        # Of a stratum its members, also where all are; of a number, such as the length, the actions above the mean.
+        inside = membership > membership.mean() if np.ptp(membership) > 0 else membership == 1
+        excess = found.within(found.excess)
         weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), TINY))
         xe = weight * np.bincount(cluster, x * excess, CLUSTER_COUNT)
         xx = weight * np.bincount(cluster, x * x, CLUSTER_COUNT)

@@ -12,6 +12,8 @@ from typing import Any
 from mappa_core import Trajectory
 
 FALSE_ALARM_RATE = 0.05
+CHANCE = 0.5
+"""Agreement of scores that say nothing."""
 _STAKES = (0.1, 0.25, 0.5, 0.9)
 
 
@@ -29,7 +31,7 @@ class OutcomeAgreement:
     def __init__(self, metric: str, fitted: float) -> None:
         self._metric = metric
         self._fitted = fitted
-        self._half_way = (0.5 + fitted) / 2
+        self._half_way = (CHANCE + fitted) / 2
         self._log_wealth = [0.0] * len(_STAKES)
         self._total = 0.0
         self._tasks = 0

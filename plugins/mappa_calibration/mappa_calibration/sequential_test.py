@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_calibration.slope_estimate import SlopeEstimate
+from mappa_calibration.slope_estimate import TINY, SlopeEstimate
 
 MIN_INFORMATION_GROWTH = 1.02
 MAX_CRITICAL_VALUE = 12.0
@@ -44,6 +44,9 @@ class SequentialTest:
     significant: bool = False  # Whether the last estimate reached its critical value.
 
     def update(self, estimate: SlopeEstimate) -> SequentialTest:
+        if estimate.standard_error <= TINY:
+            # Judgements that agree to the last digit, so far: it would spend all alpha, and leave none for the rest.
+            return replace(self, significant=abs(estimate.value) > TINY)
         information = estimate.information
         if information < MIN_INFORMATION_GROWTH * self.information:
             return replace(self, significant=estimate.z >= self.critical_value)

@@ -55,6 +55,15 @@ def test_the_interval_and_z_are_students():
     assert stats.norm.sf(found.z) == pytest.approx(stats.t.sf(3.0, 8.5))
 
 
+def test_actions_are_counted_in_their_stratum_also_where_an_iteration_has_no_others():
+    first = balanced(np.arange(3.0), np.arange(2.0))
+    assert (first.inside, first.outside) == (3, 2)
+    every = learn(first, compare([5, 6, 7, 8], np.arange(4)), np.ones(4))
+    assert (every.inside, every.outside) == (7, 2)
+    none = learn(every, compare([5, 6], np.arange(2)), np.zeros(2))
+    assert (none.inside, none.outside) == (7, 4) and none.gap == first.gap
+
+
 def test_actions_of_one_task_are_one_piece_of_evidence():
     points, cluster = np.array([7.0, 6.5, 5.0, 5.5, 4.0, 4.5]), np.arange(6)
     once = learn(Contrast(), compare(points, cluster), cluster < 3).gap

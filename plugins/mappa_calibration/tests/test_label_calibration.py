@@ -166,6 +166,16 @@ async def test_an_abstaining_verdict_blames_nobody(tmp_path: Path) -> None:
     assert (said.status, said.score, said.blame) == ("abstained", None, None)
 
 
+@pytest.mark.parametrize(("agreement", "is_watched"), [(None, False), (0.4, False), (0.5, False), (0.8, True)])
+def test_outcomes_are_watched_where_the_jury_agrees_with_labels_more_than_by_chance(
+    tmp_path: Path, agreement: float | None, is_watched: bool
+) -> None:
+    file = save(tmp_path / "jury.json", calibration())
+    file.write_text(json.dumps({**json.loads(file.read_text()), "agreement": agreement}))
+    jury = build_ensemble(options(file), lambda use: Fixed(use.options.points))
+    assert ("agreement" in jury.state_dict()) == is_watched
+
+
 def test_other_members_are_refused(tmp_path: Path) -> None:
     file = save(tmp_path / "jury.json", calibration())
     for members in ((1.0, 8.0), (9.0, 1.0), (1.0, 9.0, 5.0)):

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from mappa_calibration.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
-from mappa_calibration.slope_estimate import SlopeEstimate
+from mappa_calibration.slope_estimate import TINY, SlopeEstimate
 
 
 def estimate(z, information):
@@ -71,6 +71,18 @@ def test_without_new_information_no_alpha_is_spent():
         again = looks.update(estimate(9.0, information))
         assert again.significant
         assert (again.information, again.critical_value) == (looks.information, looks.critical_value)
+
+
+def test_judgements_that_all_agree_at_first_leave_alpha_for_what_follows():
+    """They have no error yet. By it all of alpha was spent, and the next 80 looks found 28 % of gaps that are none."""
+    looks = SequentialTest(alpha=0.05, scale=1.0)
+    agreeing = SlopeEstimate(value=0.0, standard_error=TINY, degrees_of_freedom=20)
+    assert looks.update(agreeing) == looks
+    later = looks.update(agreeing).update(estimate(0.0, 10.0))
+    assert later == looks.update(estimate(0.0, 10.0))
+    # All of them higher by the same is a gap without any doubt, as long as it lasts.
+    sure = looks.update(SlopeEstimate(value=1.0, standard_error=TINY, degrees_of_freedom=20))
+    assert sure.significant and not sure.update(estimate(0.0, 10.0)).significant
 
 
 def test_three_tenths_are_spent_when_the_error_is_as_small_as_the_scale():

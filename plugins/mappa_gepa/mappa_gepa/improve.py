@@ -292,10 +292,14 @@ def _open_folder(composed: ComposedConfig, search: StoredSearch, folder: Path | 
 def _record(folder: RunFolder, session: Session, found: Improvement) -> None:
     """Record the result: its prompts are the last that the run uses."""
     record_prompts(session.with_prompts(found.prompts).team, folder.store)
-    for evaluation in (found.before, found.after):
-        if evaluation is not None:
-            folder.store.record_event("evaluation", **evaluation.to_event())
-    folder.store.record_event("improvement", gain=found.gain, changed=list(found.changed), prompts=dict(found.prompts))
+    # Not as evaluations: readers find the rollouts of one by its iteration, which here is the number of a candidate.
+    report = {
+        name: None if evaluation is None else evaluation.to_event()
+        for name, evaluation in (("before", found.before), ("after", found.after))
+    }
+    folder.store.record_event(
+        "improvement", gain=found.gain, changed=list(found.changed), prompts=dict(found.prompts), **report
+    )
     write_prompts(folder.path, found.prompts)
 
 

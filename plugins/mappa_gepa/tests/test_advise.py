@@ -22,6 +22,7 @@ from mappa_gepa.advise.fixes import Cost, Fix
 from mappa_gepa.advise.short_training import train_shortly
 from mappa_gepa.advise.trials import Trial
 from mappa_gepa.relay.team import DUTIES, Relay
+from mappa_gepa.rollouts import metric_value
 
 SORTER = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
 PROPOSER = ("--proposer", "instruction-editor", "proposer.price={input: 1.0, output: 1.0}")
@@ -171,6 +172,12 @@ def test_fix_is_chosen_only_after_a_whole_race_with_a_gain_above_0():
     assert choose([tried("prompt", Interval(mean=0.3, low=0.1, high=0.5), stopped=True)], EVIDENCE)[1] is None
 
 
+def test_tools_and_tasks_are_advised_where_certainly_more_is_lost_than_by_any_agent():
+    for low, choice in ((0.15, "cannot be told"), (0.21, "tools or tasks")):
+        unblamed = Interval(mean=0.25, low=low, high=0.35)
+        assert choose([], SimpleNamespace(headroom=EVIDENCE.headroom, unblamed=unblamed)) == (choice, None)
+
+
 def test_the_table_fits_a_terminal(record, capsys, monkeypatch):
     run = record()
     monkeypatch.setenv("COLUMNS", "80")
@@ -221,6 +228,17 @@ def test_the_team_as_it_is_and_with_a_fix_play_the_same_tasks(record, capsys):
         assert np.all([row.step.policy == ("other" if row.iteration else "writer") for row in reader.steps
                        if row.step.agent == "writer"])  # fmt: skip
         assert len(reader.events("advised_team")) == 2
+
+
+def test_a_gain_is_of_as_many_tasks_as_both_teams_have_a_result_on(record, capsys, monkeypatch):
+    def lose_one(trajectory, metric):
+        lost = trajectory.iteration == 0 and trajectory.task.id.endswith("0000")
+        return None if lost else metric_value(trajectory, metric)
+
+    monkeypatch.setattr("mappa_gepa.advise.trials.metric_value", lose_one)
+    run = record(SORTER, "eval.problems=16")
+    said = advised(capsys, run, "--rollouts", "80", "--model", "writer=other")
+    assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [15]
 
 
 def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):

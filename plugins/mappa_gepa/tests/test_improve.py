@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import mappa_gepa
+from mappa import compare
 from mappa.runs import RunReader
 from mappa.sessions import restore_trusted
 from mappa.testing import load_plugins
@@ -34,6 +35,19 @@ def test_a_defect_is_mended_and_the_gain_is_of_tasks_that_chose_nothing(search):
     assert judged == {"train"}, "coaches judge what proposals learn from, and nothing else"
     assert len(asked) == found.proposals
     assert (found.folder / "prompts/sorter.md").read_text() == found.prompts["sorter"]
+
+
+def test_the_report_is_recorded_and_is_no_evaluation_of_which_a_reader_would_find_the_rollouts_of_another(search):
+    found = search(EXACT)
+    with RunReader(found.folder) as run:
+        assert not list(run.evaluations)
+        (recorded,) = (event.body for event in run.events("improvement"))
+        numbers = {row.iteration for row in run.trajectories if part_of(Task(id=row.task, prompt="")) == "report"}
+    means = [recorded[name]["interval"]["mean"] for name in ("before", "after")]
+    assert means == [found.before.interval.mean, found.after.interval.mean]
+    assert numbers == {0, 1}, "by the iteration of both, 0, the originals would be read as what was found"
+    with pytest.raises(RunError, match="has no evaluation"):
+        compare(found.folder)
 
 
 def test_the_found_prompts_are_a_config_of_the_run(search, registry):

@@ -113,14 +113,15 @@ def test_a_certificate_reads_well(run, told):
     assert lines[0] == "48 actions of 24 trajectories, each judged 2 times; 50.0 % are right (label above 0.5)"
     assert "the coach was shown the truth for doubler" in out
     assert "trajectories without an outcome, left out: 4 PromptTooLong" in out
-    assert "strict           96  1.00 [1.00, 1.00]  +1.00 [+1.00, +1.00]" in out
-    assert "strict  0.00 [0.00, 0.00]        100.0 [100.0, 100.0]" in out
+    # All is alike, and nothing tells how far off it may be.
+    rows = [" ".join(line.split()) for line in lines]
+    assert "strict 96 1.00 +1.00" in rows and "strict 0.00 100.0" in rows
     assert "twice as many tokens" in out
     # An agent always acts at the same place, and all even numbers are right: there is nothing to compare.
     assert "one place later" not in out and "task: even against odd" not in out
     assert "x failed: ConnectionError: no route to the coach" in out
     assert "$0: asks nobody" in out
-    assert "best member: strict" in out and "no significant difference to its best member" in out
+    assert "best member: strict" in out and "whether it differs from its best member cannot be told" in out
 
 
 def test_a_certificate_as_json_is_one_object(run, told):
@@ -128,10 +129,10 @@ def test_a_certificate_as_json_is_one_object(run, told):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert [coach["name"] for coach in found["coaches"]] == ["strict", "moody"]
-    assert found["coaches"][0]["overall"]["auc"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert found["coaches"][0]["overall"]["auc"] == {"value": 1.0, "low": None, "high": None}
     assert found["coaches"][0]["noise"] is None
     assert found["coaches"][0]["effort"]["usd_per_1000"] is None
-    assert found["ensemble"]["finding"] == "no significant difference"
+    assert found["ensemble"]["finding"] is None
 
 
 def test_receivers_of_data_are_announced_before_the_first_call(run, told):
@@ -349,7 +350,7 @@ def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
     assert (code, err) == (0, "")
     assert max(len(line.rstrip()) for line in out.splitlines() if str(copy) not in line) <= 100
     assert out.startswith("strict: 44 verdicts (44 scored, 0 abstained, 0 failed)\n")
-    assert "-1.00 [-1.00, -1.00]   44 (100.0 %)" in out
+    assert "-1.00 44 (100.0 %)" in " ".join(out.split())
     assert "biggest movers" in out
     mover = next(line.split()[0] for line in out.splitlines() if line.startswith("train-"))
     assert f"mappa runs trace {copy} TRAJECTORY" in out

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from mappa.cli import main
 from mappa.commands import load_registry
+from mappa.look.cli.sweep import sweep_notes
 from mappa.look.cli.sweep_progress import IterationProgress, open_display, seconds_left, watch_runs
 from mappa.look.sweep import (
     Sweep,
@@ -23,6 +24,7 @@ from mappa.look.sweep import (
     SweepRun,
     SweepRunner,
     build_arms,
+    collect_results,
     create_sweep,
     expand_grid,
     launch_locally,
@@ -155,6 +157,18 @@ def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, in
         own = reader.summary.eval
     assert own.n + own.selection.n == 4 and document["compared"]["problems"] == own.n
     assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
+
+
+def test_a_sweep_chooses_nothing_before_all_runs_are_done(doubles, inside, tmp_path):
+    """A mean over fewer seeds, as of a setting whose other runs failed, is the highest by chance more often."""
+    folder = tmp_path / "sweep"
+    words = ("train.samples=[1, 2]", "--seeds", "3,4", "checkpoint.best=true")
+    assert main(["sweep", "--folder", str(folder), "--vary", *words, "--quiet", *SHORT]) == 0
+    sweep = load_sweep(folder)
+    assert collect_results(folder, sweep).chosen is not None
+    results = collect_results(folder, sweep.with_run(replace(sweep.runs[0], status="failed", error="out of memory")))
+    assert results.chosen is None and len(results.compared.arms) == 2
+    assert sweep_notes(results)[-1] == "No setting is named the best before all runs are done."
 
 
 def test_runs_that_cannot_be_compared_or_read_are_shown_on_the_page_with_the_reason(doubles, inside, tmp_path, capsys):

@@ -67,6 +67,15 @@ def test_people_who_always_say_the_same_have_no_kappa():
     assert found.same_agent.mean == 1.0 and found.kappa is None
 
 
+def test_one_who_always_says_the_same_tells_nothing_of_agreement_beyond_chance():
+    plays = [play(f"p{n}", ann=("a", 0), ben=("a" if n else "b", 0)) for n in range(20)]
+    found = measure_agreement(plays)
+    assert found.same_agent.mean == 0.95 and found.kappa is None
+    # Of three, the pairs with one who varies alone are left out.
+    plays = [play(f"p{n}", ann=("a", 0), ben=("ab"[n % 2], 0), cat=("ab"[n % 2], 0)) for n in range(4)]
+    assert measure_agreement(plays).kappa == 1.0
+
+
 # --- in a certificate and in what is observed -----------------------------------------------------------------------
 
 

@@ -188,10 +188,11 @@ def test_where_no_question_differs_there_are_no_bounds():
     found = figures_of(runs, given)["decisive step", "mean of the strata"]
     assert (found.of_all.mean, found.of_all.low, found.of_all.high) == (pytest.approx(1 / 3), None, None)
     assert (found.best_naive, found.gain.mean, found.gain.low) == (FIRST, pytest.approx(-2 / 3), None)
-    # Nor where every question is right in one of two runs.
+    # Where every question is right in one of two runs, of four clusters that are alike.
     pairs = [labelled(f"r{one}", guilty=("a", 0), question=f"q{one // 2}") for one in range(8)]
     half = figures_of(pairs, [scores(0, 9), scores(9, 0)] * 4)["decisive step", "all"].of_all
-    assert (half.mean, half.low, half.high) == (0.5, None, None)
+    alike = 4 / (4 + 1.959964**2)
+    assert (half.mean, half.low, half.high) == pytest.approx((0.5, 0.5 * alike, 1 - 0.5 * alike))
 
 
 def test_strata_of_which_one_has_no_answer_have_no_mean_of_answers():

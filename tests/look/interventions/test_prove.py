@@ -1,4 +1,4 @@
-"""`mappa prove`: what flips, what is refuted, and the tasks that are kept."""
+"""`mappa prove`: what flips, what does not, and the tasks that are kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_right_correction_flips_every_failure_and_resampling_none(prove, train
     assert proven["beyond"]["resampled"]["mean"] == 1.0
 
 
-def test_a_wrong_blame_is_refuted(prove):
+def test_a_wrong_blame_flips_nothing(prove):
     _, proven = prove("grump")
     assert {one["agent"] for one in proven["proofs"]} == {"checker"}
     assert {one["flips"]["blamed"] for one in proven["proofs"]} == {False}

@@ -11,12 +11,14 @@ import pytest
 import stores
 from starlette.testclient import TestClient
 
+import mappa
 from mappa.cli import main
 from mappa.look.observe import observe_run
 from mappa.look.view.plays import summarize_plays
 from mappa.look.view.report import write_report
 from mappa.look.view.web.app import create_app
 from mappa.look.view.web.run_folders import RunFolders
+from mappa.look.view.web.telling import first_filters
 from mappa.runs import RunFolder, RunReader
 from mappa.store.summary import Summary
 from mappa_core import Role, Verdict
@@ -45,6 +47,19 @@ def test_the_figures_are_those_of_observe(imported: Path) -> None:
     assert plays.blame.others == diagnosis.blamed_others
     assert plays.blame.categories == diagnosis.categories == {"miscalculation": 2, "system failure": 2}
     assert plays.blame.unblamed == diagnosis.cannot_tell == 0
+
+
+def test_blame_counts_every_verdict_however_many_there_are(imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the plays whose verdicts a limit cut off it was said that no verdict blames anybody."""
+    read = RunReader.latest_verdicts
+
+    def read_few(self: RunReader, split: str, *, limit: int | None) -> list:
+        return read(self, split, limit=None if limit is None else 3)
+
+    monkeypatch.setattr(RunReader, "latest_verdicts", read_few)
+    with RunReader(imported) as reader:
+        plays = summarize_plays(reader)
+    assert (plays.blame.unblamed, plays.blame.ranked) == (0, {"budgeter": 2, "environment": 2})
 
 
 def test_the_list_of_runs_shows_plays_in_place_of_iterations(client: TestClient) -> None:
@@ -123,6 +138,19 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     for page in pages:
         assert "<script>alert" not in page and "\u202e" not in page
         assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;amp;‹U+202E›" in page
+
+
+def test_failures_of_a_training_without_an_evaluation_are_by_the_metric_of_its_team(tmp_path: Path) -> None:
+    """As of one that was stopped before its first evaluation: by `correct` there were none."""
+    with RunFolder.create(tmp_path, "stopped", plugin="p", recipe="r", config="seed: 0\n") as folder:
+        for one in stores.iteration_of(0, 0, 3):
+            given = Verdict(status="scored", score=1.0, step=one.steps[0].id, coach="c", id="v", blame="coder")
+            stores.record(folder, replace(one, outcome={"solved": 0.0}, error=None, verdicts=(given,)))
+        folder.store.record_event("team", agents={"coder": Role(brief="codes")}, metric="solved")
+    trained = mappa.TrainedRun(folder.path, Summary(plugin="p", recipe="r", recipe_hash="h", seed=0, status="stopped"))
+    assert trained.failures == 3 and trained.blame["coder"] == 3
+    with RunReader(folder.path) as reader:
+        assert first_filters(reader) == {"split": "train", "outcome": "short:solved"}
 
 
 def test_a_training_is_no_such_run(root: Path) -> None:

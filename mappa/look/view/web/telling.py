@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from mappa.look.view.report import DEFAULT_METRIC
+from mappa.look.counted_verdicts import read_metric
 from mappa.look.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch
 from mappa.runs import RunReader
 from mappa_core import RunError
@@ -49,7 +49,7 @@ def _blamed_failure(reader: RunReader) -> tuple[str, str, FoundTrajectory] | Non
 
 
 def _metric(reader: RunReader) -> str:
+    summary = None
     with suppress(RunError):
-        if (summary := reader.summary) is not None and summary.eval is not None:
-            return summary.eval.metric
-    return DEFAULT_METRIC
+        summary = reader.summary
+    return read_metric(reader, summary)

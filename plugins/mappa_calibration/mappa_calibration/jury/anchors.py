@@ -74,10 +74,6 @@ class Anchors:
         """The label (n, m) that each score stands for, NaN where missing: its third of the scale."""
         return label_points(self.points)
 
-    @property
-    def runs(self) -> int:
-        return int(self.run[-1]) + 1
-
     def select_members(self, places: Sequence[int]) -> Anchors:
         """The same actions with these members only."""
         return Anchors(

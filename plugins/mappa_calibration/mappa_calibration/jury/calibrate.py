@@ -15,7 +15,13 @@ from mappa_calibration import Calibration
 from mappa_calibration.actions import Bool
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import Fit, fit_jury
-from mappa_calibration.jury.validation import Validation, best_members, learning_curve, validate_jury
+from mappa_calibration.jury.validation import (
+    Validation,
+    best_members,
+    count_used,
+    learning_curve,
+    validate_jury,
+)
 from mappa_core import ConfigError, Use
 from mappa_core.files import write_atomic
 
@@ -64,8 +70,7 @@ def calibrate(
     """
     validation = validate_jury(anchors, keep=keep)
     curve = learning_curve(anchors, draws=draws, keep=keep) if draws else []
-    # Questions are sorted by hash, so the first ones are as good as drawn.
-    rows = anchors.question < max(1, round(share * len(anchors.questions)))
+    rows = anchors.question < count_used(len(anchors.questions), share)
     places = range(len(members)) if keep is None else best_members(anchors, rows, keep)
     anchors, members = anchors.select_members(places), [members[place] for place in places]
     fit = fit_jury(anchors, rows)

@@ -184,7 +184,7 @@ async def _judge(
         labelled = read_benchmark(asked.benchmark, asked.data, limit=asked.limit)
     else:
         labelled = await read_labelled_runs(registry, asked.runs, labeller=asked.labeller, limit=asked.limit)
-    check_labels(labelled.runs)
+    check_labels(labelled.runs, asked.share)
     scenes = [run.scenes for run in labelled.runs]
     bar.start(len(chosen) * sum(map(len, scenes)))
     limits = JudgingLimits(concurrency=asked.concurrency, timeout_s=asked.timeout)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa.judging import Estimate, LabelledRun, Statistic, estimate, paired_difference, ratio
+from mappa.statistics import share_interval
 from mappa_calibration.actions import Bool, Float64, Int64
 from mappa_calibration.jury.anchors import Anchors
 from mappa_calibration.jury.fitting import fit_jury
@@ -54,17 +55,40 @@ class Validation:
     agreement: Estimate | None
 
 
-def check_labels(runs: Sequence[LabelledRun]) -> None:
-    """Check that a jury can be learned from labelled runs and validated on them, before members are asked.
+def check_labels(runs: Sequence[LabelledRun], share: float = 1.0) -> None:
+    """Check that a jury can be learned from a `share` of the questions of labelled runs, and validated on all, before
+    members are asked.
 
     Raises:
-        ConfigError: there are fewer questions than folds, or no two kinds of labels.
+        ConfigError: there are fewer questions than folds, or no two kinds of labels, also without one of the folds or
+            among the share.
     """
-    questions = len({run.task.question_hash for run in runs})
-    if questions < FOLDS:
-        raise ConfigError(f"{questions} labelled questions: {FOLDS} are needed to hold a jury against some")
-    if len({value for run in runs for value in run.qualities.values()}) < 2:
+    kinds: dict[str, set[float]] = {}
+    for run in runs:
+        kinds.setdefault(run.task.question_hash, set()).update(run.qualities.values())
+    # In the order by which questions are numbered, and thereby dealt to folds.
+    by_question = [kinds[name] for name in sorted(kinds)]
+    if len(by_question) < FOLDS:
+        raise ConfigError(f"{len(by_question)} labelled questions: {FOLDS} are needed to hold a jury against some")
+    if len(set().union(*by_question)) < 2:
         raise ConfigError("a calibration is learned from actions that are labelled right and wrong: here is one kind")
+    for fold in range(FOLDS):
+        others = (own for place, own in enumerate(by_question) if place % FOLDS != fold)
+        if len(set().union(*others)) < 2:
+            raise ConfigError(
+                "a jury is validated on a fifth of the questions that it was not fitted on, and without one of these "
+                "fifths all actions are labelled alike: label more questions in which some are right and some wrong"
+            )
+    used = by_question[: count_used(len(by_question), share)]
+    if len(set().union(*used)) < 2:
+        raise ConfigError(
+            f"--share {share:g}: all actions of these {len(used)} questions are labelled alike; take a larger share"
+        )
+
+
+def count_used(questions: int, share: float) -> int:
+    """The number of questions that a jury is fitted on: the first ones by hash, which are as good as drawn."""
+    return max(1, round(share * questions))
 
 
 def validate_jury(anchors: Anchors, *, runs: int | None = None, draw: int = 0, keep: int | None = None) -> Validation:
@@ -99,18 +123,21 @@ def agree_with_labels(anchors: Anchors, points: Float64) -> Estimate | None:
     for rows in runs:
         right = bool((anchors.labels[rows] >= 0).all())
         by_question.setdefault(int(anchors.question[rows[0]]), []).append((right, float(points[rows].mean())))
-    ordered, question = [], []
-    for name, found in by_question.items():
-        gaps = [better - worse for ok, better in found if ok for bad, worse in found if not bad]
+    ordered = []
+    for played in by_question.values():
+        gaps = [better - worse for ok, better in played if ok for bad, worse in played if not bad]
         if gaps:
             ordered.append(float(np.mean((np.sign(gaps) + 1) / 2)))
-            question.append(name)
-    return estimate(ratio(np.array(ordered), np.ones(len(ordered))), np.array(question)) if ordered else None
+    if not ordered:
+        return None
+    found = share_interval(ordered)  # Where all pairs are in order, draws of them would leave no doubt.
+    return Estimate(value=found.mean, low=found.low, high=found.high)
 
 
 def learning_curve(anchors: Anchors, *, draws: int, keep: int | None = None) -> list[list[Validation]]:
     """Validations by number of labelled runs, `draws` of each."""
-    most = int(anchors.runs * (1 - 1 / FOLDS))
+    fold = anchors.question % FOLDS
+    most = min(len(np.unique(anchors.run[anchors.labelled & (fold != held_out)])) for held_out in range(FOLDS))
     return [
         [validate_jury(anchors, runs=size, draw=draw, keep=keep) for draw in range(draws)]
         for size in SIZES

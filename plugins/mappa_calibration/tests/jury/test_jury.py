@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,13 @@ import mappa.look.cli.coach as coach
 from mappa_calibration.jury import coach_calibrate
 from mappa_calibration.jury.anchors import Anchors, label_points
 from mappa_calibration.jury.fitting import fit_jury, weigh_members
-from mappa_calibration.jury.validation import agree_with_labels, best_members, runs_needed, validate_jury
+from mappa_calibration.jury.validation import (
+    agree_with_labels,
+    best_members,
+    learning_curve,
+    runs_needed,
+    validate_jury,
+)
 from mappa_calibration.label_calibration import Calibration
 from mappa_core import ConfigError
 
@@ -71,6 +79,21 @@ def test_agreement_with_labels_by_hand():
     )
     assert agree_with_labels(anchors, np.array([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])).value == 0.75
     assert agree_with_labels(anchors.select_members([0]), np.zeros(6)).value == 0.5
+
+
+def test_agreement_with_all_labels_of_few_questions_is_no_certainty():
+    anchors = Anchors(
+        members=("m",),
+        points=np.zeros((16, 1)),
+        labels=np.tile([1.0, -1.0], 8),
+        run=np.arange(16),
+        question=np.repeat(np.arange(8), 2),
+        stratum=np.zeros(16, dtype=int),
+        strata=("a",),
+        questions=tuple(map(str, range(8))),
+    )
+    found = agree_with_labels(anchors, np.tile([1.0, 0.0], 8))
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 8 / (8 + 1.959964**2), 1.0))
 
 
 def test_the_anchor_by_hand():
@@ -139,6 +162,18 @@ def test_members_are_chosen_by_the_labels_given():
     anchors = simulate([0.6, 0.9, 0.7, 0.8], questions=100)
     assert best_members(anchors, everything(anchors), 2) == [1, 3]
     assert anchors.select_members([1, 3]).members == ("m1", "m3")
+
+
+def test_the_curve_ends_where_the_runs_of_some_folds_do():
+    """Of 28 runs the first question has ten; without them there are 18, so that no 20 can be sampled."""
+    anchors = simulate([0.8, 0.7], questions=28)
+    question = np.where(anchors.question < 10, 0, anchors.question // 3)
+    uneven = replace(
+        anchors, question=np.unique(question, return_inverse=True)[1], questions=tuple(map(str, np.unique(question)))
+    )
+    assert learning_curve(uneven, draws=1) == []
+    (row,) = learning_curve(anchors, draws=1)
+    assert row[0].runs == 20
 
 
 def test_no_curve_tells_how_many_runs_are_needed():
@@ -242,12 +277,19 @@ JUDGES = ["--judges", "verdicts.jsonl"]
         ([*ON, *JUDGES, "--only", "j1"], "at least two members"),
         ([*ON, *JUDGES, "--limit", "4"], "4 labelled questions: 5 are needed"),
         ([*ON[:-1], "right.jsonl", *JUDGES], "labelled right and wrong: here is one kind"),
+        ([*ON[:-1], "one.jsonl", *JUDGES], "without one of these fifths all actions are labelled alike"),
+        ([*ON[:-1], "alike.jsonl", *JUDGES, "--share", "0.01"], "--share 0.01: all actions of these 1 questions"),
     ],
 )
 def test_a_wrong_question_is_said(files, monkeypatch, words, message):
     monkeypatch.chdir(files)
     monkeypatch.setattr("mappa.look.coach_eval.batch_judge.judge_in_turn", None)  # nobody is asked
-    (files / "right.jsonl").write_text((files / "labels.jsonl").read_text().replace(": -1", ": 1"))
+    lines = (files / "labels.jsonl").read_text().splitlines(keepends=True)
+    right = [line.replace(": -1", ": 1") for line in lines]
+    wrong = [re.sub(r'("\d+": )-?1', r"\1-1", line) for line in lines]
+    (files / "right.jsonl").write_text("".join(right))
+    (files / "one.jsonl").write_text("".join([wrong[0], *right[1:]]))
+    (files / "alike.jsonl").write_text("".join([*wrong[:20], *right[20:]]))
     found = run_command("calibrate", *words, "--out", "jury.json")
     assert isinstance(found.exception, ConfigError)
     assert message in str(found.exception)

@@ -107,8 +107,8 @@ async def advise(
 
 def choose(fixes: Sequence[RankedFix], evidence: Evidence) -> tuple[Choice, RankedFix | None]:
     """Choose the fix with the greatest gain of those that gain for certain, and of those that gain as much but for
-    `NEGLIGIBLE` the cheapest. Headroom alone chooses no fix: it bounds what one could gain, and where it is negligible
-    for every agent, or nobody is blamed for more than any agent is, it says that no agent is to be changed."""
+    `NEGLIGIBLE` the cheapest. Headroom alone chooses no fix: it bounds what one could gain. Where it is negligible for
+    every agent, or nobody is blamed for certainly more than any agent is, it says that no agent is to be changed."""
     winners = [one for one in fixes if one.gains]
     if winners:
         best = max(_mean_gain(one) for one in winners)
@@ -116,7 +116,7 @@ def choose(fixes: Sequence[RankedFix], evidence: Evidence) -> tuple[Choice, Rank
         chosen = min(equal, key=lambda one: (CHEAPEST_FIRST.index(one.fix.kind), -_mean_gain(one)))
         return chosen.fix.kind, chosen
     headrooms = list(evidence.headroom.values())
-    if max(one.mean for one in headrooms) < evidence.unblamed.mean and (evidence.unblamed.low or 0.0) > 0:
+    if (evidence.unblamed.low or 0.0) > max(one.mean for one in headrooms):
         return "tools or tasks", None
     is_negligible = all(one.high is not None and one.high < NEGLIGIBLE for one in headrooms)
     if is_negligible or any(one.trial is not None for one in fixes) or not any(one.mean for one in headrooms):

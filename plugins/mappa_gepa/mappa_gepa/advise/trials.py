@@ -55,10 +55,10 @@ class TrialOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What trying a fix came to. `gain` over the team as it is, on held-out tasks; None if the search for a prompt kept
-    none, so that there was nothing to race. `stopped`: at a look before the end, as others were ahead. `settings`: a
-    config file with the fix. The team with the fix plays by the run's config with `words`, and with the `weights` of a
-    checkpoint, None: with its models."""
+    """What trying a fix came to. `gain` over the team as it is, on `tasks` held-out ones; None if the search for a
+    prompt kept none, so that there was nothing to race. `stopped`: at a look before the end, as others were ahead.
+    `settings`: a config file with the fix. The team with the fix plays by the run's config with `words`, and with the
+    `weights` of a checkpoint, None: with its models."""
 
     fix: Fix
     gain: Interval | None
@@ -73,7 +73,7 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Team:
-    """The team as it is, or with a fix, in the race. `values` is the metric by task."""
+    """The team as it is, or with a fix, in the race. `values` is the metric by task, `gain` that of `paired` tasks."""
 
     number: int
     words: tuple[str, ...]
@@ -83,6 +83,7 @@ class _Team:
     seconds: float = 0.0
     stopped: bool = False
     gain: Interval | None = None
+    paired: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +263,7 @@ class Trials:
                     await self._play(team, tasks[before:after], folder)
                 for team in running.values():
                     team.gain = gain_at(origin.values, team.values, self._clusters, plan.alpha(look))
+                    team.paired = len(origin.values.keys() & team.values.keys())
                 if look < len(plan.looks) - 1:
                     _stop_those_behind(running, plan, look)
                 before = after
@@ -318,7 +320,7 @@ class Trials:
         )
         settings = None if found is None else found.settings
         return Trial(
-            fix=fix, gain=team.gain, tasks=len(team.values), stopped=team.stopped, cost=raced, usd_per_rollout=usd,
+            fix=fix, gain=team.gain, tasks=team.paired, stopped=team.stopped, cost=raced, usd_per_rollout=usd,
             settings=settings, words=team.words, weights=team.weights,
         )  # fmt: skip
 

@@ -82,8 +82,8 @@ def sentence(advice: Advice) -> str:
         return f"{change}: {_points(gain)} points on {trial.tasks} held-out tasks."
     if advice.choice == "tools or tasks":
         return (
-            f"Change no agent: {advice.evidence.unblamed.mean:.0%} is lost where nobody is blamed, more than by any "
-            "agent. Look at tools and tasks."
+            f"Change no agent: {advice.evidence.unblamed.mean:.0%} is lost where nobody is blamed, certainly more than "
+            "by any agent. Look at tools and tasks, and at faults that the coach does not see."
         )
     if advice.choice == "nothing" and advice.rollouts:
         return "Leave the team as it is: of what was tried, nothing gains for certain."
