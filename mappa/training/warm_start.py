@@ -58,7 +58,8 @@ def is_warm_start(folder: Path) -> bool:
 
 
 class WarmStart(Run):
-    """A warm start whose config is composed and checked; `examples` None: those of the `folder` that is resumed."""
+    """A warm start whose config is composed and checked; `examples` None: those of the `folder` that is resumed. Raises
+    ConfigError if `train.correction` leaves none to learn from."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class WarmStart(Run):
         examples: Sequence[Example] | None = None,
     ) -> None:
         super().__init__(composed, registry, folder=folder)
+        _check_uncorrected(composed)
         self._examples = _read_recorded(folder) if examples is None and folder is not None else tuple(examples or ())
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
@@ -79,6 +81,21 @@ class WarmStart(Run):
             lines = b"\n".join(to_json(example) for example in self._examples)
             write_file(folder.path, EXAMPLES, lines + b"\n")
         return WarmStartLoop(session, self._examples, folder=folder, listener=listener, tracking=tracking)
+
+
+def _check_uncorrected(composed: ComposedConfig) -> None:
+    """Raise ConfigError where ratios to a sampler are corrected: all are unknown, so every example would weigh 0."""
+    correction = composed.config.train.correction
+    wanted = {"kind": "none", "geometric_low": None, "geometric_high": None}
+    wrong = [name for name, value in wanted.items() if getattr(correction, name) != value]
+    if wrong:
+        words = " ".join(f"train.correction.{name}={wanted[name] or 'null'}" for name in wrong)
+        raise ConfigError(
+            composed.tell_origins(
+                f"train.correction.{wrong[0]}={getattr(correction, wrong[0])}: nothing sampled the examples, so there "
+                f"is nothing to correct, and none would be learned from; set {words}"
+            )
+        )
 
 
 def _read_recorded(folder: Path) -> tuple[Example, ...]:
