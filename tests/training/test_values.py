@@ -112,3 +112,11 @@ def test_checkpoints_that_round_weights_are_refused_where_what_was_sampled_is_sa
         train("checkpoint.dtype=bfloat16")
     assert not (tmp_path / "runs").exists()
     assert train("checkpoint.dtype=bfloat16", "policies.default.kind=lora", "train.iterations=1").folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", ".", "a//b"])
+def test_a_policy_whose_name_leads_out_of_its_checkpoint_is_refused(train, tmp_path, name) -> None:
+    """It names a folder there: its weights would lie elsewhere, and the checkpoint could not be read again."""
+    with pytest.raises(ConfigError, match=rf"policies: '{name}' .*agents\.NAME\.policy"):
+        train(f"agents.checker.policy={name}")
+    assert not (tmp_path / "runs").exists()
