@@ -15,7 +15,7 @@ def check_request(prompt: Int32, sampling: Sampling, *, model_name: str, window:
             f"sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and max_tokens >= 1, not {sampling}"
         )
     if sampling.max_tokens >= window:
-        # As PromptTooLong it would be the fault of whoever wrote what the prompt quotes.
+        # As PromptTooLong it would be the fault of the agents whose texts the prompt quotes.
         raise ConfigError(
             f"max_tokens={sampling.max_tokens} leaves no room for a prompt in the window of {model_name}, {window} "
             "tokens: lower agents.NAME.max_tokens or sampling.max_tokens"
