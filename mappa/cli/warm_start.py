@@ -72,8 +72,9 @@ def command(
     registry = load_registry()
     # After the config files, which are written for the training that follows.
     words = (
-        f"train.iterations={epochs}", f"train.minibatch_rows={batch_size}", "train.correction.kind=none",
-        "train.warmup_iterations=0", "checkpoint.every=1", "checkpoint.keep=2",
+        f"train.iterations={epochs}", f"train.minibatch_rows={batch_size}", "train.epochs=1", "train.mean=token",
+        "train.entropy_coef=0", "train.correction.kind=none", "train.correction.geometric_low=null",
+        "train.correction.geometric_high=null", "train.warmup_iterations=0", "checkpoint.every=1", "checkpoint.keep=2",
         "checkpoint.best=false", "eval.before=false", "eval.every=0", "eval.coach=false",
     )  # fmt: skip
     composed = arguments.compose(registry, *words)

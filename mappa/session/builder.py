@@ -291,6 +291,8 @@ class _SessionBuilder:
         _check_staleness(engine, changes_prompts=learning and self._config.prompts is not None)
         check_scored(engine, self._config, [spec for spec in specs if spec.name in teachers])
         check_dynamic_sampling(self._config, engine.straggler_share)
+        if learning:
+            _check_rounding(engine, self._config, specs)
         await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
         return engine
 
@@ -371,6 +373,17 @@ def _check_staleness(engine: Engine, *, changes_prompts: bool) -> None:
         raise ConfigError(
             f"engine.options.max_staleness={staleness}: which weights sample an action then depends on how long "
             "everything takes, and engine.options.deterministic=true promises equal results; choose one of the two"
+        )
+
+
+def _check_rounding(engine: Engine, config: RunConfig, specs: Sequence[PolicySpec]) -> None:
+    """Raise ConfigError if checkpoints round weights, and a resume would hold what they sample against the record."""
+    dtype = config.checkpoint.dtype
+    if engine.deterministic and dtype != "float32" and any(spec.kind == "full" for spec in specs):
+        raise ConfigError(
+            f"checkpoint.dtype={dtype}: a resume goes on from rounded weights, which sample other tokens than those "
+            "that were recorded after the checkpoint, and engine.options.deterministic=true makes that an error; set "
+            "checkpoint.dtype=float32, or engine.options.deterministic=false"
         )
 
 

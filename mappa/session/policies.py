@@ -18,6 +18,7 @@ from mappa_core.files import has_folder
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
+from mappa_core.safe_files import UnsafeFileError, split_name
 
 _TRAINED = ("full", "lora")
 
@@ -49,7 +50,8 @@ def reads_reference(config: RunConfig) -> bool:
 
 def build_policy_specs(config: RunConfig, names: Iterable[str]) -> tuple[PolicySpec, ...]:
     """Build the specs of the policies that an engine has to load, each once. They are enough for a plan: `reference` is
-    no folder yet, and only tells that there will be one (`find_starts`)."""
+    no folder yet, and only tells that there will be one (`find_starts`). Raises ConfigError for a name that no folder
+    in a checkpoint can have."""
     return tuple(_spec(name, config) for name in dict.fromkeys(names))
 
 
@@ -200,6 +202,13 @@ def _section(name: str, config: RunConfig) -> PolicySection:
 
 def _spec(name: str, config: RunConfig) -> PolicySpec:
     section = _section(name, config)
+    try:
+        split_name(name)
+    except UnsafeFileError as error:
+        raise ConfigError(
+            f"policies: {name!r} cannot be the name of a policy: its folder in a checkpoint would lie elsewhere. Give "
+            "the agent a policy of another name (agents.NAME.policy)"
+        ) from error
     assert section.model is not None  # A config without one is not composed.
     kind: Any = section.kind
     has_own_reference = section.start is not None and kind in _TRAINED and reads_reference(config)

@@ -4,7 +4,6 @@ experience of one epoch."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.codec import to_json
+from mappa_core.codec import from_json, to_json
 from mappa_core.credit.ragged import concatenate_rows, rows_to_offsets
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Experience
 from mappa_core.plugins import did_you_mean
 from mappa_core.protocols import Sampler
 from mappa_core.records import Int32, Message, ToolCall, ToolSpec
+from mappa_core.safe_json import parse_own_json
 
 LeftOut = Counter[tuple[str, str]]
 """Number of examples that cannot be learned from, by agent and reason."""
@@ -79,9 +79,7 @@ def _files(source: Path) -> Iterator[tuple[Path, str | None]]:
     if source.is_file():
         yield source, None
     elif (source / _CARD).is_file():
-        card = _json((source / _CARD).read_bytes(), f"{source / _CARD}")
-        for agent, entry in card["files"].items():
-            yield source / entry["file"], agent
+        yield from _carded_files(source)
     else:
         raise ConfigError(
             f"{source}: there is no such file of JSON lines or Parquet, and no folder that `mappa export --to sft` "
@@ -89,17 +87,44 @@ def _files(source: Path) -> Iterator[tuple[Path, str | None]]:
         )
 
 
+def _carded_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    card = folder / _CARD
+    entries = _json(card.read_bytes(), f"{card}").get("files")
+    named = {agent: entry.get("file") for agent, entry in entries.items()} if _are_objects(entries) else {}
+    if not named or not all(isinstance(name, str) for name in named.values()):
+        raise ConfigError(f'{card}: `files` names no file of an agent, as in {{"NAME": {{"file": "NAME.parquet"}}}}')
+    for agent, name in named.items():
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ConfigError(f"{card}: it names {name!r}, which is no file of its folder")
+        yield folder / name, agent
+
+
+def _are_objects(entries: Any) -> bool:
+    return isinstance(entries, dict) and all(isinstance(entry, dict) for entry in entries.values())
+
+
 def _rows(file: Path) -> Iterator[tuple[str, Any]]:
     if file.suffix == ".parquet":
-        from pyarrow import parquet
-
-        for number, row in enumerate(parquet.read_table(file).to_pylist(), start=1):
+        for number, row in enumerate(_parquet_rows(file), start=1):
             yield f"{file}, row {number}", _without_none(row)
         return
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f"{file}:{number}", _json(line, f"{file}:{number}")
+
+
+def _parquet_rows(file: Path) -> Sequence[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(f'{file}: Parquet needs pyarrow: pip install "mappa[data]"') from None
+    try:
+        rows: Sequence[Any] = pyarrow.parquet.read_table(file).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{file}: this is no Parquet ({error})") from error
+    return rows
 
 
 def _without_none(value: Any) -> Any:
@@ -109,14 +134,18 @@ def _without_none(value: Any) -> Any:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _json(data: bytes, place: str) -> Any:
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise ConfigError(f"{place}: this is no JSON ({error})") from error
+def _json(data: bytes | str, place: str) -> Any:
+    found = _parse(data, place)
     if not isinstance(found, dict):
         raise ConfigError(f"{place}: an example is a JSON object, and this is a {type(found).__name__}")
     return found
+
+
+def _parse(data: bytes | str, place: str) -> Any:
+    try:
+        return parse_own_json(data if isinstance(data, str) else data.decode("utf-8-sig"))
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def _agent(row: Mapping[str, Any], named: str, place: str, agents: Collection[str], only: Collection[str]) -> str:
@@ -156,9 +185,19 @@ def _examples(row: Mapping[str, Any], agent: str, place: str, left_out: LeftOut)
     for target in targets:
         reason = _reason_to_skip(messages[target])
         if reason is None:
-            yield Example(agent=agent, prompt=messages[:target], reply=messages[target].content, tools=tools)
+            reply = messages[target].content
+            yield _checked(Example(agent=agent, prompt=messages[:target], reply=reply, tools=tools), place)
         else:
             left_out[agent, reason] += 1
+
+
+def _checked(example: Example, place: str) -> Example:
+    """Raise ConfigError for an example that the folder of the run could not give back."""
+    try:
+        return from_json(Example, to_json(example))
+    except (TypeError, ValueError) as error:
+        why, _, field = str(error).replace("`", "").partition(" - at $.")
+        raise ConfigError(f"{place}: {field}: {why}") from error
 
 
 def _reason_to_skip(reply: Message) -> str | None:
@@ -191,31 +230,39 @@ def _message(given: Any, place: str) -> Message:
         role=given["role"],
         content=content,
         name=given.get("name"),
-        tool_calls=tuple(_call(call, f"{place}.tool_calls") for call in given.get("tool_calls") or ()),
+        tool_calls=_calls(given.get("tool_calls") or [], f"{place}.tool_calls"),
         tool_call_id=given.get("tool_call_id"),
         reasoning=given.get("reasoning_content"),
     )
+
+
+def _calls(given: Any, place: str) -> tuple[ToolCall, ...]:
+    if not isinstance(given, list):
+        raise ConfigError(f"{place}: this is to be a list of calls")
+    return tuple(_call(call, place) for call in given)
 
 
 def _call(given: Any, place: str) -> ToolCall:
     function = given.get("function") if isinstance(given, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ConfigError(f'{place}: a call is of the form {{"function": {{"name": …, "arguments": {{…}}}}}}')
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        arguments = _json(arguments.encode(), f"{place}.arguments")
+        arguments = _json(arguments, f"{place}.arguments")
     return ToolCall(name=function["name"], arguments=arguments, id=given.get("id"))
 
 
 def _tools(given: Any, place: str) -> tuple[ToolSpec, ...]:
     # A column of schemas is text in Parquet, as TRL's documentation advises: rows of different keys are no table.
-    listed = json.loads(given) if isinstance(given, str) else given or []
+    listed = _parse(given, f"{place}: tools") if isinstance(given, str) else given or []
+    if not isinstance(listed, list):
+        raise ConfigError(f"{place}: `tools` is to be a list, or one as a text of JSON")
     tools = []
     for tool in listed:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise ConfigError(f'{place}: a tool is of the form {{"function": {{"name": …, "parameters": {{…}}}}}}')
-        description, schema = function.get("description", ""), function.get("parameters", {})
+        description, schema = function.get("description") or "", function.get("parameters") or {}
         tools.append(ToolSpec(name=function["name"], description=description, schema=schema))
     return tuple(tools)
 

@@ -8,6 +8,7 @@ epochs ago.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -58,7 +59,8 @@ def is_warm_start(folder: Path) -> bool:
 
 
 class WarmStart(Run):
-    """A warm start whose config is composed and checked; `examples` None: those of the `folder` that is resumed."""
+    """A warm start whose config is composed and checked; `examples` None: those of the `folder` that is resumed. Raises
+    ConfigError if `train.correction` leaves none to learn from."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class WarmStart(Run):
         examples: Sequence[Example] | None = None,
     ) -> None:
         super().__init__(composed, registry, folder=folder)
+        _check_uncorrected(composed)
         self._examples = _read_recorded(folder) if examples is None and folder is not None else tuple(examples or ())
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
@@ -79,6 +82,21 @@ class WarmStart(Run):
             lines = b"\n".join(to_json(example) for example in self._examples)
             write_file(folder.path, EXAMPLES, lines + b"\n")
         return WarmStartLoop(session, self._examples, folder=folder, listener=listener, tracking=tracking)
+
+
+def _check_uncorrected(composed: ComposedConfig) -> None:
+    """Raise ConfigError where ratios to a sampler are corrected: all are unknown, so every example would weigh 0."""
+    correction = composed.config.train.correction
+    wanted = {"kind": "none", "geometric_low": None, "geometric_high": None}
+    wrong = [name for name, value in wanted.items() if getattr(correction, name) != value]
+    if wrong:
+        words = " ".join(f"train.correction.{name}={wanted[name] or 'null'}" for name in wrong)
+        raise ConfigError(
+            composed.tell_origins(
+                f"train.correction.{wrong[0]}={getattr(correction, wrong[0])}: nothing sampled the examples, so there "
+                f"is nothing to correct, and none would be learned from; set {words}"
+            )
+        )
 
 
 def _read_recorded(folder: Path) -> tuple[Example, ...]:
@@ -141,6 +159,8 @@ class WarmStartLoop(TrainingLoop):
         if start == 0:
             self._listener.on_held_out_losses(0, await self._held_out_losses())
         losses = [_mean_held_out(report.policies) for report in self._store.iterations()[:start]]
+        # A kill may have come between the checkpoint and the record that it is the best.
+        await self._keep_least(losses)
         for done in range(start, config.train.iterations):
             if _stopped_falling(losses):
                 break
@@ -152,7 +172,8 @@ class WarmStartLoop(TrainingLoop):
                 self._tracking.log(report.iteration, report.metrics())
                 self._listener.on_iteration_end(report)
                 self._listener.on_held_out_losses(done + 1, _held_out(report.policies))
-                self._skipped_steps.guard(done + 1, report.policies)
+                async with self._checkpoint_on_stop(done + 1):
+                    self._skipped_steps.guard(done + 1, report.policies)
                 await self._checkpoint(done + 1)
                 await self._checkpoint_written(done + 1)
                 await self._keep_least(losses)
@@ -190,11 +211,12 @@ class WarmStartLoop(TrainingLoop):
         return {policy: _surprise(scored, number) for number, policy in enumerate(scored.policies)}
 
     async def _keep_least(self, losses: Sequence[float | None]) -> None:
-        """Keep the checkpoint just written as the best, unless an earlier one has as small a held-out loss."""
-        known = [loss for loss in losses if loss is not None]
-        if not known or losses[-1] is None or losses[-1] > min(known) or known.index(min(known)) < len(known) - 1:
+        """Keep the last checkpoint as the best, unless an earlier one has as small a held-out loss, or it has none."""
+        *earlier, last = [math.inf if loss is None or math.isnan(loss) else loss for loss in losses or (None,)]
+        kept = self._folder.checkpoints.best()
+        if not last < min(earlier, default=math.inf) or (kept is not None and kept.iteration == len(losses)):
             return
-        best = BestCheckpoint(iteration=len(losses), metric=HELD_OUT_LOSS, value=losses[-1])
+        best = BestCheckpoint(iteration=len(losses), metric=HELD_OUT_LOSS, value=last)
         self._folder.checkpoints.keep_best(best)
         self._store.record_event("best", iteration=best.iteration, metric=best.metric, value=best.value)
 
@@ -228,5 +250,5 @@ def _mean_held_out(policies: Mapping[str, Mapping[str, float]]) -> float | None:
 
 
 def _stopped_falling(losses: Sequence[float | None]) -> bool:
-    known = [loss for loss in losses if loss is not None]
+    known = [math.inf if math.isnan(loss) else loss for loss in losses if loss is not None]
     return len(known) > PATIENCE and min(known[-PATIENCE:]) >= min(known[:-PATIENCE])

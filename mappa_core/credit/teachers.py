@@ -34,6 +34,8 @@ async def score_by_teachers(
         if view.steps:
             # By step, as a teacher may leave rows out.
             rows = np.array([row_of[step] for step in view.steps], dtype=np.int64)
+            # What a sampler found was found after other prompts, or by another policy: an engine must not believe it.
+            view = replace(view, logprobs=np.full_like(view.logprobs, np.nan))
             scored = await engine.score(view, reference=False)
             logprobs[element_indices(experience.offsets, rows)] = scored.old_logprobs
     return replace(experience, teacher_logprobs=logprobs) if teachers else experience

@@ -1,17 +1,20 @@
 """Examples of a warm start: the forms in which people have chat data, whose they are, and what is wrong with them."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from mappa.training.examples import Example, hold_out, read_examples
 from mappa_core import ConfigError, Message
+from mappa_core.codec import from_json, to_json
 
 AGENTS = ("solver", "checker")
 USER = {"role": "user", "content": "2 + 2?"}
 REPLY = {"role": "assistant", "content": "4"}
 PAIR = {"prompt": [USER], "completion": [REPLY]}
+CALL = {"function": {"name": "add", "arguments": {}}}
 
 
 def write(path, *rows):
@@ -67,7 +70,8 @@ def test_parts_of_text_tools_and_earlier_calls_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", r":1: this is no JSON"),
+        ("{", r":1: it is no JSON"),
+        ("[" * 100_000, r":1: it is nested deeper than 64 levels"),
         ("[1]", r":1: an example is a JSON object, and this is a list"),
         ('{"text": "2 + 2 is 4"}', r"has `prompt` and `completion`, or `messages`; this has text"),
         ('{"prompt": "2 + 2?", "completion": "4"}', r":1: prompt: this is to be a list of messages"),
@@ -78,6 +82,15 @@ def test_parts_of_text_tools_and_earlier_calls_are_read(tmp_path):
         (json.dumps({"messages": [{"role": "robot", "content": ""}]}), r"messages\[0\]: a message has a `role`"),
         (json.dumps({"messages": [{"role": "user", "content": [{"type": "image"}]}]}), "media are not learned from"),
         (json.dumps({**PAIR, "tools": [{"name": "add"}]}), r"a tool is of the form"),
+        (json.dumps({**PAIR, "tools": 5}), r":1: `tools` is to be a list, or one as a text of JSON"),
+        (json.dumps({**PAIR, "tools": "null"}), r":1: `tools` is to be a list"),
+        (json.dumps({**PAIR, "tools": "{"}), r":1: tools: it is no JSON"),
+        (json.dumps({**PAIR, "tools": [{"function": {"name": "add", "description": 5}}]}),
+         r":1: tools\[0\].description: Expected str, got int"),
+        (json.dumps({"messages": [{**USER, "name": 5}, REPLY]}), r":1: prompt\[0\].name: Expected str"),
+        (json.dumps({"messages": [USER, {**REPLY, "tool_calls": 5}, USER, REPLY]}), r"\[1\].tool_calls: .*list"),
+        (json.dumps({"messages": [USER, {**REPLY, "tool_calls": [{**CALL, "id": 7}]}, USER, REPLY]}),
+         r":1: prompt\[1\].tool_calls\[0\].id: Expected str \| null, got int"),
     ],
 )  # fmt: skip
 def test_what_is_no_example_is_named_with_its_line(tmp_path, row, message):
@@ -87,8 +100,7 @@ def test_what_is_no_example_is_named_with_its_line(tmp_path, row, message):
 
 
 def test_replies_that_text_cannot_be_are_counted(tmp_path):
-    call = {"function": {"name": "add", "arguments": {}}}
-    replies = [{**REPLY, "tool_calls": [call]}, {**REPLY, "reasoning_content": "hm"}, {**REPLY, "content": " "}, REPLY]
+    replies = [{**REPLY, "tool_calls": [CALL]}, {**REPLY, "reasoning_content": "hm"}, {**REPLY, "content": " "}, REPLY]
     rows = [{"prompt": [USER], "completion": [reply]} for reply in replies]
     read_all = read(write(tmp_path / "solver.jsonl", *rows))
     assert len(read_all.kept) == 1
@@ -104,6 +116,46 @@ def test_replies_that_text_cannot_be_are_counted(tmp_path):
 def test_a_folder_without_a_card_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no folder that `mappa export --to sft` wrote"):
         read(tmp_path)
+
+
+def test_null_is_as_if_left_out(tmp_path):
+    """As many who write rows by a program have it."""
+    tool = {"function": {"name": "add", "description": None, "parameters": None}}
+    call = {"function": {"name": "add", "arguments": None}, "id": None}
+    messages = [USER, {**REPLY, "tool_calls": [call]}, {**USER, "name": None}, {**REPLY, "tool_calls": None}]
+    example = read(write(tmp_path / "solver.jsonl", {"messages": messages, "tools": [tool]})).kept[0]
+    assert (example.tools[0].description, example.tools[0].schema) == ("", {})
+    assert example.prompt[1].tool_calls[0].arguments == {}
+    assert from_json(Example, to_json(example)) == example
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ("{", "dataset.json: it is no JSON"),
+        ("{}", "dataset.json: `files` names no file of an agent"),
+        ('{"files": ["solver.parquet"]}', "dataset.json: `files` names no file of an agent"),
+        ('{"files": {"solver": "solver.parquet"}}', "dataset.json: `files` names no file of an agent"),
+        ('{"files": {"solver": {"file": 3}}}', "dataset.json: `files` names no file of an agent"),
+        ('{"files": {"solver": {"file": "../solver.jsonl"}}}', r"it names '../solver.jsonl', which is no file of it"),
+        ('{"files": {"solver": {"file": "gone.parquet"}}}', "it names 'gone.parquet', which is no file of it"),
+    ],
+)
+def test_a_folder_with_a_card_of_another_kind_is_named(tmp_path, card, message):
+    write(tmp_path / "solver.jsonl", PAIR)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "dataset.json").write_text(card)
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / "out")
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path, monkeypatch):
+    (tmp_path / "solver.parquet").write_text("solver")
+    with pytest.raises(ConfigError, match=r"solver.parquet: this is no Parquet"):
+        read(tmp_path / "solver.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r'solver.parquet: Parquet needs pyarrow: pip install "mappa\[data\]"'):
+        read(tmp_path / "solver.parquet")
 
 
 def test_a_tenth_of_every_agents_prompts_is_held_out_and_equal_prompts_stay_together():

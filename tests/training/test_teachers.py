@@ -51,6 +51,23 @@ def test_teacher_scores_only_rows_of_its_agents_after_the_reason(play):
     assert "teacher_kl" not in policies["doubler"]
 
 
+def test_an_engine_that_believes_its_sampler_scores_a_teacher_all_the_same(play, monkeypatch):
+    """What the sampler knows of an action is not what its teacher says of it, even where both are one policy: an engine
+    that compares them on a few rows would take the one for the other where the reason moves these rows little."""
+
+    async def score(self, experience, *, reference=True, of=ScriptedEngine.score):
+        scored = await of(self, experience, reference=reference)
+        known = np.isfinite(experience.logprobs)
+        return replace(scored, old_logprobs=np.where(known, experience.logprobs, scored.old_logprobs))
+
+    monkeypatch.setattr(ScriptedEngine, "score", score)
+    experience, _, _ = play(CHECKER)
+    checked = experience.agent[experience.row_of_token] == experience.agents.index("checker")
+    longer = np.diff(experience.prompt_offsets)[experience.row_of_token][checked] + len(" [repeats]")
+    assert experience.teacher_logprobs[checked].tolist() == (-longer).tolist()
+    assert np.array_equal(experience.old_logprobs, experience.logprobs)
+
+
 def test_run_without_a_teacher_scores_no_rows_twice(play):
     experience, _, policies = play()
     assert experience.teacher_logprobs is None

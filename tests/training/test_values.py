@@ -103,3 +103,20 @@ def test_a_run_in_which_no_policy_is_trained_is_refused(train, tmp_path) -> None
 def test_truncated_distribution_is_refused_for_an_engine_without_sampling_masks(train, cut) -> None:
     with pytest.raises(ConfigError, match=r"this engine does not say which tokens they left.*set sampling\.top_p=1"):
         train(cut)
+
+
+def test_checkpoints_that_round_weights_are_refused_where_what_was_sampled_is_sampled_again(train, tmp_path) -> None:
+    """Of rounded weights no resume gives the tokens that were recorded after the checkpoint: all of them would end in
+    an error. Adapters are not rounded."""
+    with pytest.raises(ConfigError, match=r"checkpoint\.dtype=bfloat16: .* set checkpoint\.dtype=float32, or "):
+        train("checkpoint.dtype=bfloat16")
+    assert not (tmp_path / "runs").exists()
+    assert train("checkpoint.dtype=bfloat16", "policies.default.kind=lora", "train.iterations=1").folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", ".", "a//b"])
+def test_a_policy_whose_name_leads_out_of_its_checkpoint_is_refused(train, tmp_path, name) -> None:
+    """It names a folder there: its weights would lie elsewhere, and the checkpoint could not be read again."""
+    with pytest.raises(ConfigError, match=rf"policies: '{name}' .*agents\.NAME\.policy"):
+        train(f"agents.checker.policy={name}")
+    assert not (tmp_path / "runs").exists()

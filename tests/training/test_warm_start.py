@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mappa.training.examples import Example, hold_out
 from mappa.training.listener import Listener
 from mappa.training.warm_start import EXAMPLES, HELD_OUT_LOSS, WarmStart, is_warm_start
 from mappa_core import ConfigError, Message
+from mappa_core.errors import GuardStop
 from mappa_engine.checkpoint import WEIGHTS_FILE
 from mappa_engine.model_path import resolve_model_path
 
@@ -164,6 +166,49 @@ def test_it_stops_when_the_held_out_loss_falls_no_longer_and_goes_back(registry,
     with RunReader(folder) as reader:
         assert len(list(reader.iterations)) == 3  # 0.9 was before the first epoch
     assert json.loads((folder / "checkpoints" / "best.json").read_text())["iteration"] == 1
+
+
+def test_killed_before_the_best_is_recorded_a_resume_records_it(registry, tmp_path, monkeypatch):
+    """Else the epoch with the least loss is none of the two latest, and its checkpoint is removed."""
+    mean = iter([0.9, 0.5, 0.6, 0.7])
+    monkeypatch.setattr(warm_start, "_surprise", lambda scored, policy: next(mean))
+    run = start(registry, tmp_path, "killed", "train.iterations=9", examples=[example(number) for number in range(8)])
+
+    async def killed(loop, losses, of=warm_start.WarmStartLoop._keep_least):
+        if losses:
+            raise KeyboardInterrupt
+        await of(loop, losses)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(warm_start.WarmStartLoop, "_keep_least", killed)
+        run.train()
+    folder = WarmStart.resume(run.folder, registry=registry).train().folder
+    assert json.loads((folder / "checkpoints" / "best.json").read_text())["iteration"] == 1
+    assert tensors(folder, 1)
+    with RunReader(folder) as reader:
+        assert [event.body["iteration"] for event in reader.events("best")] == [1]
+
+
+def test_steps_that_are_skipped_stop_it_with_a_checkpoint(registry, tmp_path):
+    settings = ("train.learning_rate=1e38", "train.max_skipped=2", "eval.before=false")
+    run = start(registry, tmp_path, "skipped", *settings, examples=[example(number) for number in range(16)])
+    with pytest.raises(GuardStop, match=r"steps in a row were skipped[^$]*A checkpoint was written"):
+        run.train()
+    with RunReader(run.folder) as reader:
+        (report,) = reader.iterations
+    assert weights(run.folder, report.iteration)
+
+
+def test_an_epoch_without_a_held_out_loss_is_not_the_best(registry, tmp_path, monkeypatch):
+    """A step that makes weights too large to compute with is taken: the next one is not."""
+    mean = iter([0.9, math.nan, 0.5, 0.6, 0.6])
+    monkeypatch.setattr(warm_start, "_surprise", lambda scored, policy: next(mean))
+    only = [example(number) for number in range(8)]
+    folder = start(registry, tmp_path, "nan", "train.iterations=9", examples=only).train().folder
+    with RunReader(folder) as reader:
+        assert [event.body["iteration"] for event in reader.events("best")] == [2]
+        assert len(list(reader.iterations)) == 4
+    assert json.loads((folder / "checkpoints" / "best.json").read_text())["iteration"] == 2
 
 
 def test_policies_that_do_not_learn_are_named(registry, tmp_path):

@@ -78,4 +78,4 @@ async def test_request_larger_than_the_cache_is_refused(opened):
         await opened(TINY, kv_cache_mb=1, max_model_len=100_000)
     engine = await opened(TINY, kv_cache_mb=1)
     with pytest.raises(PromptTooLong, match=r"in engine\.options\.kv_cache_mb, \d+ tokens"):
-        await sample(engine, [(40, 1_000, 0)])
+        await sample(engine, [(40, 660, 0)])

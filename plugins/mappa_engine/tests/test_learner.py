@@ -306,6 +306,20 @@ async def test_values_start_at_zero_and_learn_their_targets(qwen3, opened, kit):
     assert np.square((await engine.score(scored)).values[own] - 2.0).mean() < 4.0
 
 
+async def test_a_policy_whose_estimator_gives_no_targets_learns_beside_one_that_has_them(qwen3, opened, kit):
+    """As with estimators by agent, or where every trajectory broke off, after which no return is known."""
+    specs = [PolicySpec(name=name, model=qwen3, value_head=True) for name in ("solver", "coder")]
+    engine = await opened(qwen3, train=TRAIN, policies=specs)
+    scored = await engine.score(kit.experience([*kit.rows(3), *kit.rows(3, policy="coder")], ("solver", "coder")))
+    targets = np.where(scored.policy[scored.row_of_token] == 0, 2.0, np.nan).astype(np.float32)
+    given = Advantages(advantages=np.ones(len(scored.tokens), np.float32), value_targets=targets)
+    metrics = await engine.update(scored, given, LOSS, 0.0)
+    assert metrics["solver"]["value_loss"] == pytest.approx(4.0)
+    assert metrics["coder"]["steps"] == 1.0
+    assert metrics["coder"]["grad_norm"] > 0.0
+    assert not {"value_loss", "value_explained"} & metrics["coder"].keys()
+
+
 async def test_tokens_without_a_target_do_not_train_the_value_head(qwen3, opened, kit):
     """As where one of a policy's agents has an estimator that gives none."""
     specs = [PolicySpec(name="solver", model=qwen3, value_head=True)]

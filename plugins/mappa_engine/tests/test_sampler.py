@@ -154,6 +154,15 @@ async def test_a_prompt_that_does_not_fit_is_refused_and_counted(qwen3, opened, 
     assert len(found.tokens) <= 60
 
 
+async def test_max_tokens_beyond_the_window_are_a_setting_and_nobodys_long_text(qwen3, opened, kit):
+    """A prompt of one token does not fit either: no agent made it long, and no reward may say so."""
+    sampler = (await opened(qwen3)).sampler("solver")
+    prompt = np.arange(1, dtype=np.int32)
+    with pytest.raises(ConfigError, match=r"max_tokens=160 leaves no room for a prompt .* 160 tokens: lower agents"):
+        await sampler.sample(prompt, Sampling(max_tokens=kit.window))
+    assert len((await sampler.sample(prompt, Sampling(max_tokens=kit.window - 1))).tokens)
+
+
 @pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_tokens": 0}])
 async def test_invalid_sampling_is_refused(qwen3, opened, wrong):
     engine = await opened(qwen3)

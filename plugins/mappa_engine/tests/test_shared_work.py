@@ -209,7 +209,7 @@ async def test_a_sampler_that_rounds_is_believed_within_a_tolerance(model, opene
     assert 1.0 < metrics["ratio_max"] < 1.5
 
 
-@pytest.mark.parametrize("case", ["small", "corrected", "stale", "updated", "reference", "wrong"])
+@pytest.mark.parametrize("case", ["small", "corrected", "stale", "updated", "reference", "wrong", "unknown"])
 async def test_others_are_scored(model, opened, kit, large, monkeypatch, case):
     train = replace(TRAIN, correction=CorrectionSection()) if case == "corrected" else TRAIN
     if case == "small":
@@ -218,6 +218,8 @@ async def test_others_are_scored(model, opened, kit, large, monkeypatch, case):
     experience = await sampled(engine, kit, wrong=0.01 if case == "wrong" else 0.0)
     if case == "stale":
         experience = replace(experience, version=experience.version - 1)
+    if case == "unknown":  # as of a teacher
+        experience = replace(experience, logprobs=np.full_like(experience.logprobs, np.nan))
     if case == "updated":
         advantages = Advantages(advantages=np.ones(len(experience.tokens), np.float32))
         await engine.update(await engine.score(experience), advantages, PPOLoss(PPOOptions()), 0.0)

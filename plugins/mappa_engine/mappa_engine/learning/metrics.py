@@ -51,6 +51,8 @@ def add_token_metrics(predictions: Predictions, rows: LossRows, sums: MetricSums
 def add_value_metrics(values: Tensor, targets: Tensor, losses: Tensor, sums: MetricSums) -> None:
     """Add the value metrics of a micro-batch's tokens that have a target to `sums`."""
     known = ~torch.isnan(targets)
+    if not bool(known.any()):
+        return  # no metric: a mean over no target is unknown
     known_targets = targets[known].double()
     error = known_targets - values.detach()[known].double()
     sums[_VALUED] += len(known_targets)
