@@ -97,8 +97,8 @@ train: .venv/.train-$(PLUGIN)
 	@touch $@
 
 # Minutes on two quiet cores: of the warm start, and of the recipe's iterations with their evaluations.
-SMOL_WARM_START_MINUTES := 10
-SMOL_TRAINING_MINUTES := 90
+SMOL_WARM_START_MINUTES := 15
+SMOL_TRAINING_MINUTES := 50
 
 runs/.smol-taught: | .venv/.smol
 	@echo "The warm start takes about $(SMOL_WARM_START_MINUTES) minutes on two cores."

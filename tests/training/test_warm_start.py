@@ -17,8 +17,7 @@ from mappa.training import Run, warm_start
 from mappa.training.examples import Example, hold_out
 from mappa.training.listener import Listener
 from mappa.training.warm_start import EXAMPLES, HELD_OUT_LOSS, WarmStart, is_warm_start
-from mappa_core import ConfigError, Message
-from mappa_core.errors import GuardStop
+from mappa_core import ConfigError, GuardStop, Message
 from mappa_engine.checkpoint import WEIGHTS_FILE
 from mappa_engine.model_path import resolve_model_path
 
