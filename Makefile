@@ -185,7 +185,7 @@ test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed .venv-trace
 	.venv-crewai/bin/pytest $(APART)
 	.venv-tracers/bin/pytest $(TRACERS)
 
-# Trainings that took more than a hundred seconds are left to `make soak`.
+# Trainings that took more than eighty seconds are left to `make soak`.
 test-evidence: .venv/.test
 	.venv/bin/pytest --numprocesses=2 --dist=worksteal -m 'soak and not dear' tests/evidence/test_recomputed.py
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
@@ -40,7 +41,7 @@ import numpy as np
 from arms import table, write
 from claims import Claim, Judged, judged
 from claims import rows as rows_of
-from specialists import PAIRS, Points, play_exchanged, points_of
+from specialists import AGENTS, PAIRS, Points, play_exchanged, points_of
 from stored import joined, read_results, stored_evaluations
 from study import UNGUARDED, Asked, Study, Words, study_options
 
@@ -49,6 +50,7 @@ from mappa.evaluation.statistics import pass_at_k
 from mappa.look.run_results import RunResult
 from mappa.runs import RunReader
 from mappa.store.summary import FigureSummary, read_summary
+from mappa_core import MAX_SCORE, NOBODY, Trajectory
 
 RECIPE = "mathchat/smol"
 SIZES: Words = ("train.iterations=16", "eval.every=16")
@@ -86,6 +88,7 @@ CLAIMS = (
 )
 OFFERS = {"controls": control_offers, "imitation": imitation_offers}
 LEAST_GAIN, LEAST_LOW, LEAST_SKILL = 0.30, 0.15, 0.20
+RIGHT = "right"
 STANDINGS = {True: "yes", False: "no", None: "cannot be told"}
 SPAN = 2
 """Iterations at a run's beginning, and at its end, over which pass@k and points are averaged."""
@@ -96,7 +99,9 @@ HEADER = ("arm", "seed", "before", "after", "gain", "gain among parsed", "parsed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What one run came to; shares, and minutes of CPU. `passed` are pass@1 and pass@k of the team in the rollouts of
-    each iteration, `phases` the wall seconds of a mean iteration by what they went to."""
+    each iteration, `faults` counts those of the first and of the last iterations that were right, and the others by
+    who was the first to earn less than half of the points, `phases` the wall seconds of a mean iteration by what they
+    went to."""
 
     arm: str
     seed: int
@@ -105,6 +110,7 @@ class Row:
     among_parsed: FigureSummary
     passed: tuple[tuple[float, float], ...]
     points: tuple[Points, ...]
+    faults: tuple[Mapping[str, int], Mapping[str, int]]
     minutes: float
     phases: Mapping[str, float]
 
@@ -208,6 +214,15 @@ def show(rows: Sequence[Row], claims: Sequence[Judged], exchanged: Mapping[str, 
     click.echo(f"\nMean points of each agent in the first and the last {SPAN} iterations:\n")
     cells = [(row.arm, str(row.seed), *points.cells[1:]) for row in rows for points in row.points]
     click.echo(table(("arm", "seed", "agent", "first", "last", "change"), cells))
+    click.echo(
+        f"\nRollouts of the first and the last {SPAN} iterations that were right, and by the first who was not:\n"
+    )
+    cells = [
+        (row.arm, str(row.seed), who, *(str(part.get(who, 0)) for part in row.faults))
+        for row in rows
+        for who in (RIGHT, *AGENTS, NOBODY)
+    ]
+    click.echo(table(("arm", "seed", "", "first", "last"), cells))
     click.echo("\nPer cent of the rollouts of each iteration that were right:\n")
     cells = [(row.arm, str(row.seed), _percentages(share for share, _ in row.passed)) for row in rows]
     click.echo(table(("arm", "seed", "by iteration"), cells))
@@ -222,6 +237,7 @@ def read_row(arm: str, folder: Path) -> Row:
     with RunReader(folder) as reader:
         metrics = [row.metrics() for row in reader.iterations]
         passed = tuple(passed_by_iteration(reader))
+        faults = (count_faults(reader, range(SPAN)), count_faults(reader, range(len(metrics) - SPAN, len(metrics))))
     phases = sorted({name for row in metrics for name in row if name.startswith("seconds/")})
     return Row(
         arm=arm,
@@ -231,6 +247,7 @@ def read_row(arm: str, folder: Path) -> Row:
         among_parsed=among_parsed,
         passed=passed,
         points=tuple(points_of({arm: [folder]}, SPAN)),
+        faults=faults,
         minutes=cpu / 60,
         phases={name.removeprefix("seconds/"): float(np.mean([row[name] for row in metrics])) for name in phases},
     )
@@ -247,6 +264,21 @@ def passed_by_iteration(reader: RunReader) -> Iterator[tuple[float, float]]:
                 pairs.append((pass_at_k(n, sum(right), 1), pass_at_k(n, sum(right), n)))
         one, k = np.mean(pairs, axis=0).tolist()
         yield one, k
+
+
+def count_faults(reader: RunReader, iterations: range) -> Mapping[str, int]:
+    """Of the rollouts of `iterations` that have an outcome, how many were right, and of the others whose action was the
+    first that earned less than half of the points, or nobody's."""
+    counts = Counter[str]()
+    for row in reader.trajectories.where(split="train"):
+        if row.iteration in iterations and row.outcome:
+            counts[RIGHT if row.outcome["correct"] > 0.5 else _first_fault(reader.trajectory(row.id))] += 1
+    return counts
+
+
+def _first_fault(played: Trajectory) -> str:
+    points = {verdict.step: verdict.score for verdict in played.verdicts if verdict.score is not None}
+    return next((step.agent for step in played.steps if points.get(step.id, MAX_SCORE) < MAX_SCORE / 2), NOBODY)
 
 
 def _percentages(shares: Iterable[float]) -> str:

@@ -17,6 +17,7 @@ ALLOWED_ON_RESUME = (
     "engine.options.address", "engine.options.*_s", "engine.options.learner_ranks", "engine.options.zero",
 )  # fmt: skip
 """Keys (`*` matches any name), including everything below them, that do not affect what was recorded so far."""
+_ITERATIONS = "train.iterations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,15 @@ def diff_settings(old: SettingsNode, new: SettingsNode) -> tuple[Change, ...]:
 
 def check_resume_changes(old: ComposedConfig, new: ComposedConfig) -> None:
     """Raise ConfigError with the differences if `new` changes a value that a resumed run must keep."""
-    refused = [change for change in diff_configs(old, new) if not change.allowed_on_resume]
+    changes = diff_configs(old, new)
+    refused = [change for change in changes if not change.allowed_on_resume]
+    schedule = old.config.train.schedule
+    if schedule != "constant" and (longer := [change for change in changes if change.key == _ITERATIONS]):
+        raise ConfigError(
+            f"{longer[0]}: the learning rate falls over all iterations (train.schedule={schedule}), so what was "
+            "learned so far belongs to a run of the length that it was given. To go on from its weights, start a new "
+            "run with policies.default.from=RUN@last"
+        )
     if refused:
         listed = "\n".join(f"  {change}" for change in refused)
         raise ConfigError(

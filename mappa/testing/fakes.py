@@ -33,6 +33,8 @@ class ScriptedSampler:
     """A sampler with scripted replies, whose tokens are the bytes of its text, of -1 nat each. `version` is that of its
     weights. `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text calls a tool."""
 
+    window = None
+
     def __init__(self, script: ReplyScript, version: int = 0) -> None:
         self._script = script
         self.version = version

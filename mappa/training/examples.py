@@ -300,7 +300,7 @@ def tokenize(
     left_out: LeftOut,
 ) -> tuple[TokenizedExample, ...]:
     """Tokenize examples with the samplers of their agents' policies. Those that a policy cannot write exactly, or that
-    are longer than the agent's `max_tokens`, are counted in `left_out`, never cut."""
+    are longer than the agent's `max_tokens` or the policy's window, are counted in `left_out`, never cut."""
     tokenized = []
     for example in examples:
         sampler = sampler_of(example.agent)
@@ -311,7 +311,10 @@ def tokenize(
             left_out[example.agent, f"longer than its max_tokens ({max_tokens[example.agent]})"] += 1
         else:
             prompt = sampler.render(example.prompt, example.tools)
-            tokenized.append(TokenizedExample(example=example, prompt=prompt, reply=reply))
+            if sampler.window is not None and len(prompt) + len(reply) > sampler.window:
+                left_out[example.agent, f"longer than the window of its model ({sampler.window} tokens)"] += 1
+            else:
+                tokenized.append(TokenizedExample(example=example, prompt=prompt, reply=reply))
     return tuple(tokenized)
 
 

@@ -26,6 +26,8 @@ _FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "le
 class ApiPolicy:
     """Samples actions from a provider's model. It is not trained: there are no tokens and no log-probabilities."""
 
+    window = None
+
     def __init__(self, caller: ProviderClient, options: ApiPolicyOptions) -> None:
         self._caller = caller
         self._options = options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ async def score_by_teachers(
     for teacher, agents in teachers:
         own = np.isin(experience.agent, [experience.agents.index(agent) for agent in agents])
         view = teacher.teacher_view(select_rows(experience, np.flatnonzero(own)), trajectories, render)
+        view = _readable(view, engine)
         if view.steps:
             # By step, as a teacher may leave rows out.
             rows = np.array([row_of[step] for step in view.steps], dtype=np.int64)
@@ -39,6 +41,17 @@ async def score_by_teachers(
             scored = await engine.score(view, reference=False)
             logprobs[element_indices(experience.offsets, rows)] = scored.old_logprobs
     return replace(experience, teacher_logprobs=logprobs) if teachers else experience
+
+
+def _readable(view: Experience, engine: Engine) -> Experience:
+    """Leave out rows beyond the window of who reads them: a model's guess at positions that it never saw teaches
+    nothing."""
+    windows = np.full(len(view.policies), np.inf)
+    for policy in np.unique(view.policy):
+        window = engine.sampler(view.policies[policy]).window
+        windows[policy] = math.inf if window is None else window
+    fits = np.diff(view.prompt_offsets) + view.lengths <= windows[view.policy]
+    return select_rows(view, np.flatnonzero(fits))
 
 
 def _teacher_estimators(

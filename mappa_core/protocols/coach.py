@@ -38,8 +38,7 @@ class Coach(ABC):
 
     @property
     def fitted_on(self) -> Collection[str]:
-        """Hashes of the questions (`Task.question_hash`) on whose labels the coach was fitted, and on which it
-        therefore cannot be certified."""
+        """Hashes (`Task.question_hash`) of questions on whose labels it was fitted, so that they cannot certify it."""
         return ()
 
     def use_cassette(self, cassette: Cassette) -> None:

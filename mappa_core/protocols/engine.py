@@ -77,6 +77,9 @@ class Loss(Protocol):
 class Sampler(Protocol):
     """Samples from one policy. Many callers may await `sample` concurrently."""
 
+    @property
+    def window(self) -> int | None: ...  # tokens that the policy reads, prompt and action together; None: not known
+
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Any:
         """Return the prompt for `sample`; for an engine, token ids int32 (P,) by the model's own chat template."""
 

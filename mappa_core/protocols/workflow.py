@@ -193,8 +193,7 @@ class Workflow(ABC):
         """Run one trajectory."""
 
     def with_prompts(self, prompts: Mapping[str, str]) -> Self:
-        """Return a workflow with other `prompts` of some agents, which shares everything else with this one. Raises
-        ConfigError for a text that cannot be used."""
+        """Return one with other `prompts` of some agents that shares all else; ConfigError for a text it cannot use."""
         changed = copy(self)
         changed.prompts = {**self.prompts, **prompts}
         return changed

@@ -129,6 +129,16 @@ def test_resumed_run_may_change_settings_without_effect_on_recorded_results(regi
     check_resume_changes(restore(registry, stored), restore(registry, stored, [word]))
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_whose_learning_rate_falls_keeps_its_length(registry, write, schedule):
+    """Its rate would jump: half-way through 10 iterations it is half of what it was, and of 20 three quarters."""
+    words = ["train.iterations=10", f"train.schedule={schedule}"]
+    stored = write("config.yaml", compose(registry, "acme", overrides=words).to_yaml())
+    with pytest.raises(ConfigError, match=rf"train.iterations: 10 -> 20 .*train.schedule={schedule}.*from=RUN@last"):
+        check_resume_changes(restore(registry, stored), restore(registry, stored, ["train.iterations=20"]))
+    check_resume_changes(restore(registry, stored), restore(registry, stored, ["run.name=other"]))
+
+
 def test_a_resumed_run_may_be_on_other_machines(registry, write):
     """A job of Slurm, or a Ray that was started again, has another address, and perhaps other GPUs."""
     before = ["engine.use=cluster", "engine.options.address=10.0.0.1:6379"]

@@ -40,7 +40,7 @@ ELSEWHERE = 0.35
 Seeds of an arm computed here end up to 0.28 apart. Untrained weights have had no time to.
 """
 UNTRAINED = 0.05
-DEAR_S = 100
+DEAR_S = 80
 """CPU seconds of a run above which only `make soak` trains it anew."""
 READING = "policies.default.model="
 """The setting by which an arm starts from a model that its study made."""

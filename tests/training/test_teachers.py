@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mappa.runs import RunReader
-from mappa.testing import ScriptedEngine, load_plugins
+from mappa.testing import ScriptedEngine, ScriptedSampler, load_plugins
 from mappa.training.run import Run
 from mappa_core import ConfigError
 
@@ -66,6 +66,19 @@ def test_an_engine_that_believes_its_sampler_scores_a_teacher_all_the_same(play,
     longer = np.diff(experience.prompt_offsets)[experience.row_of_token][checked] + len(" [repeats]")
     assert experience.teacher_logprobs[checked].tolist() == (-longer).tolist()
     assert np.array_equal(experience.old_logprobs, experience.logprobs)
+
+
+def test_an_action_that_its_teacher_cannot_read_to_the_end_has_none(play, monkeypatch):
+    """A model asked for positions that it never saw answers something all the same."""
+    whole, *_ = play(CHECKER)
+    checked = np.flatnonzero(whole.agent == whole.agents.index("checker"))
+    longest = (np.diff(whole.prompt_offsets) + whole.lengths)[checked] + len(" [repeats]")
+    assert len(set(longest)) > 1
+    monkeypatch.setattr(ScriptedSampler, "window", int(longest.max()) - 1)
+    experience, _, policies = play(CHECKER)
+    told = np.isfinite(experience.teacher_logprobs)[experience.offsets[checked]]
+    assert told.tolist() == (longest < longest.max()).tolist()
+    assert policies["checker"]["teacher_rows"] == told.sum()
 
 
 def test_run_without_a_teacher_scores_no_rows_twice(play):

@@ -216,15 +216,27 @@ def test_policies_that_do_not_learn_are_named(registry, tmp_path):
         run.train()
 
 
-def test_replies_longer_than_the_agent_may_write_are_left_out(registry, tmp_path):
-    long = Example(agent="verifier", prompt=example(1).prompt, reply="the answer is 2 " * 20)
+BEYOND = Example(agent="verifier", prompt=example(1).prompt, reply="the answer is 2 " * 20)
+UNREAD = Example(agent="verifier", prompt=(Message(role="user", content="what is 1 + 1 " * 40),), reply="2")
+
+
+@pytest.mark.parametrize(
+    ("long", "reason"),
+    [
+        (BEYOND, "longer than its max_tokens (16)"),
+        (UNREAD, "longer than the window of its model (128 tokens)"),
+    ],
+    ids=["than its agent may write", "than its model reads"],
+)
+def test_long_examples_are_left_out(registry, tmp_path, long, reason):
     told = []
 
     class Told(Listener):
         def on_examples_left_out(self, agent, reason, count):
             told.append((agent, reason, count))
 
-    run = start(registry, tmp_path, "long", "train.iterations=1", examples=[long, *EXAMPLES_OF_TWO])
+    words = ("train.iterations=1", "engine.options.max_model_len=128")
+    run = start(registry, tmp_path, "long", *words, examples=[long, *EXAMPLES_OF_TWO])
     folder = run.train(Told()).folder
-    assert told == [("verifier", "longer than its max_tokens (16)", 1)]
+    assert told == [("verifier", reason, 1)]
     assert len((folder / EXAMPLES).read_text().splitlines()) == 1 + len(EXAMPLES_OF_TWO)

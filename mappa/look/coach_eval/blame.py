@@ -1,8 +1,9 @@
 """Evaluation of a coach's blame against counterfactual credit: does replacing the blamed action help?
 
 The *gain* of an action is the change of the outcome by its replacement: the negative of its counterfactual credit. In a
-trajectory with any gain above 0 the actions of the largest gain are *guilty*. All intervals are 95 %, from a bootstrap
-over tasks (or clusters of tasks): siblings replace each other, so their credits are not independent.
+trajectory with any gain above 0 the actions of the largest gain are *guilty*. All intervals are 95 % and by task (or
+cluster of tasks), as siblings replace each other and their credits are not independent: of shares those of
+`share_interval`, of all else a bootstrap.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mappa.evaluation.heldout import task_cluster
+from mappa.evaluation.statistics import share_interval
 from mappa.look.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa.look.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa.look.coach_eval.labelled_actions import LabelledAction, LabelledSet
@@ -131,6 +134,7 @@ def compute_blame_metrics(
     clusters = [task for task, _, _ in rows]
     gain = np.array([one for _, one, _ in rows])
     is_blamed = np.array([one for _, _, one in rows], dtype=np.float64)
+    blamed_rows = np.flatnonzero(is_blamed)
     of_blamed, of_others = ratio(gain * is_blamed, is_blamed), ratio(gain * (1 - is_blamed), 1 - is_blamed)
     tasks, scores, labels = _columns(scored)
     return BlameMetrics(
@@ -140,7 +144,7 @@ def compute_blame_metrics(
         lowest=_pick_rate(lowest),
         blamed=_pick_rate(blamed),
         blamed_actions=int(is_blamed.sum()),
-        raises=estimate(ratio((gain > _TINY) * is_blamed, is_blamed), clusters),
+        raises=_estimate_share(gain[blamed_rows] > _TINY, [clusters[row] for row in blamed_rows]),
         gain=estimate(of_blamed, clusters),
         beyond=estimate(paired_difference(of_blamed, of_others), clusters),
         unsettled=unsettled,
@@ -224,10 +228,18 @@ def _pick_rate(picks: Sequence[tuple[str, float, float]]) -> PickRate:
     agreement, at_random = ratio(right, each), ratio(chance, each)
     return PickRate(
         trajectories=len(picks),
-        agreement=estimate(agreement, tasks),
-        chance=estimate(at_random, tasks),
+        agreement=_estimate_share(right, tasks),
+        chance=_estimate_share(chance, tasks),
         beyond=estimate(paired_difference(agreement, at_random), tasks),
     )
+
+
+def _estimate_share(shares: ArrayLike, tasks: Sequence[str]) -> Estimate | None:
+    """Estimate a mean of shares (n,), also where all are alike: a coach that was right every time has an interval."""
+    if not len(tasks):
+        return None
+    found = share_interval(shares, tasks)
+    return Estimate(value=found.mean, low=found.low, high=found.high)
 
 
 def _columns(rows: Sequence[tuple[str, float, float]]) -> tuple[list[str], list[float], list[float]]:

@@ -118,6 +118,8 @@ class TeacherServers:
 class _Teacher:
     """Renders prompts as the teacher reads them. It has no weights here, so that nothing is sampled from it."""
 
+    window = None  # The server refuses what is longer than its own.
+
     def __init__(self, spec: PolicySpec, info: ModelInfo, client: _ScoringClient) -> None:
         self.client = client
         self._spec, self._info = spec, info

@@ -90,8 +90,10 @@ async def test_a_certificate_asks_every_coach_about_every_action_and_draws_tasks
     found = await evaluate_blame([NamedCoach(name="oracle", coach=Oracle())], labels, asking, on_verdict=heard.append)
     assert (found.actions, found.trajectories, found.guilty, len(heard)) == (36, 12, 12, 36)
     (oracle,) = found.coaches
-    # All picks are right, and nothing tells how many would not be.
-    assert (oracle.lowest.agreement.value, oracle.lowest.agreement.low) == (1.0, None)
+    # All picks are right, in twelve tasks: Wilson's interval for twelve values.
+    for share in (oracle.lowest.agreement, oracle.blamed.agreement, oracle.raises):
+        assert (share.value, share.high) == (1.0, 1.0)
+        assert share.low == pytest.approx(12 / (12 + 1.959964**2))
     assert 0.5 < oracle.gain.low < oracle.gain.value == 0.75 < oracle.gain.high < 1.0
     assert oracle.spearman.value > 0.9 and found.left_out == {"actions: ToolError": 3}
     one_task = LabelledSet(

@@ -28,7 +28,7 @@ class LocalSampler:
 
     def use(self, base: LoadedModel, decoder: Decoder, *, window: int) -> None:
         """Sample from another module of the same model from now on."""
-        self._base, self._decoder, self._window = base, decoder, window
+        self._base, self._decoder, self.window = base, decoder, window
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
         """Render the prompt tokens (P,) with the model's own chat template."""
@@ -47,8 +47,8 @@ class LocalSampler:
 
         At temperature 0 sampling is greedy, and log-probabilities are those of temperature 1.
         """
-        limited = " in engine.options.kv_cache_mb" if self._window < self._base.window else ""
-        check_request(tokens, sampling, model_name=f"{self._base.model_name}{limited}", window=self._window)
+        limited = " in engine.options.kv_cache_mb" if self.window < self._base.window else ""
+        check_request(tokens, sampling, model_name=f"{self._base.model_name}{limited}", window=self.window)
         loop = asyncio.get_running_loop()
         request = DecodeRequest(prompt=tokens, sampling=sampling, future=loop.create_future())
         if not self._wave:

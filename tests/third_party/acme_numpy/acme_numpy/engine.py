@@ -48,6 +48,8 @@ class ReinforceLoss:
 class Table:
     """The logits of a policy, its version, and the sampler of it."""
 
+    window = WINDOW
+
     def __init__(self) -> None:
         self.logits = np.zeros((PROMPTS, len(LETTERS), len(LETTERS)))
         self.version = 0

@@ -24,7 +24,7 @@ class ClusterSampler:
         self._policy = policy
         self._model = model
         self._pool = pool
-        self._window = window
+        self.window = window
         self._template_kwargs = template_kwargs
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
@@ -45,7 +45,7 @@ class ClusterSampler:
 
         At temperature 0 the most likely token is taken, and log-probabilities are those of temperature 1.
         """
-        check_request(prompt, sampling, model_name=self._model.model_name, window=self._window)
+        check_request(prompt, sampling, model_name=self._model.model_name, window=self.window)
         check_sampling(sampling)
         stops = self._model.stops
         generation = await self._pool.sample(self._policy, prompt, sampling, stops)
