@@ -46,7 +46,8 @@ class Task:
 
     @property
     def question_hash(self) -> str:
-        """Hash of what is asked, one for a cluster: a coach fitted on a label of it cannot be certified on others."""
+        """Hash of what is asked, the same for all tasks of a cluster: a coach that was fitted on a label of one of them
+        cannot be certified on the others."""
         question = self.id if self.cluster is None else self.cluster
         return sha256(f"{self.stratum}\0{question}".encode()).hexdigest()[:32]
 

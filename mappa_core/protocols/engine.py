@@ -79,7 +79,6 @@ class Sampler(Protocol):
 
     @property
     def window(self) -> int | None: ...  # tokens that the policy reads, prompt and action together; None: not known
-
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Any:
         """Return the prompt for `sample`; for an engine, token ids int32 (P,) by the model's own chat template."""
 

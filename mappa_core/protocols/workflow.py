@@ -193,7 +193,7 @@ class Workflow(ABC):
         """Run one trajectory."""
 
     def with_prompts(self, prompts: Mapping[str, str]) -> Self:
-        """Return one with other `prompts` of some agents that shares all else; ConfigError for a text it cannot use."""
+        """Return a copy with other `prompts` of some agents, all else shared. Raises ConfigError for unusable texts."""
         changed = copy(self)
         changed.prompts = {**self.prompts, **prompts}
         return changed

@@ -129,6 +129,30 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     assert [claim["standing"] for claim in found["claims"]] == ["open"] * claims
 
 
+def test_a_failure_is_of_who_was_first_to_earn_less_than_half():
+    def played(*points):
+        steps = [SimpleNamespace(id=str(place), agent=agent) for place, agent in enumerate(specialists.AGENTS)]
+        verdicts = [SimpleNamespace(step=str(place), score=score) for place, score in enumerate(points)]
+        return SimpleNamespace(steps=steps, verdicts=verdicts)
+
+    plays = [
+        (0, {"correct": 1.0}, played(1.0, 1.0, 1.0)),  # right all the same
+        (0, {"correct": 0.0}, played(5.0, 4.9, 1.0)),
+        (1, {"correct": 0.0}, played(None, 9.0, 2.0)),  # nobody judged the plan
+        (1, {"correct": 0.0}, played(9.0, 9.0, 9.0)),
+        (1, None, played(1.0)),  # lost
+        (2, {"correct": 0.0}, played(1.0)),  # later
+    ]
+    rows = [
+        SimpleNamespace(id=place, iteration=when, outcome=outcome) for place, (when, outcome, _) in enumerate(plays)
+    ]
+    reader = SimpleNamespace(
+        trajectories=SimpleNamespace(where=lambda split: rows), trajectory=lambda place: plays[place][2]
+    )
+    found = real_model.count_faults(reader, range(2))
+    assert found == {"right": 1, "code_executor": 1, "verifier": 1, "nobody": 1}
+
+
 def test_each_arm_runs_at_the_rate_that_was_best_where_it_is_chosen():
     class Recorded:
         asked = study.Asked(quick=False, seeds=(0, 1, 2), jobs=1, out=None, settings=())
