@@ -3,7 +3,7 @@
 0  done
 1  a bug: the traceback is shown
 2  the input is wrong: one message says what, where and what to do
-3  a guard stopped the run, after a checkpoint; or too many verdicts of a judgement failed
+3  a guard stopped the run, after a checkpoint; too many verdicts of a judgement failed; the engine did not start
 130, 143  stopped by SIGINT, SIGTERM
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from mappa.cli.command_group import MappaGroup, show_commands
-from mappa_core.errors import GuardStop, InputError, Terminated
+from mappa_core.errors import EngineLost, GuardStop, InputError, Terminated
 from mappa_core.redaction import clean, clean_line, keep_environment, redact
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
@@ -70,6 +70,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     except GuardStop as stop:
         _print_error("Stopped", str(stop))
+        return EXIT_GUARD
+    except EngineLost as lost:
+        _print_error("Engine lost", str(lost))
         return EXIT_GUARD
     except (click.Abort, KeyboardInterrupt):
         _print_error("Interrupted", "")

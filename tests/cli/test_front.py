@@ -66,6 +66,11 @@ def test_a_guard_is_exit_code_3(acme, capsys):
     assert "Stopped: too many verdicts are missing (12 of 40)" in capsys.readouterr().err
 
 
+def test_an_engine_that_does_not_start_is_one_message_and_exit_code_3(acme, capsys):
+    assert main(["acme", "lose"]) == 3
+    assert capsys.readouterr().err == "Engine lost: Ray did not start on this machine within 120 s\n"
+
+
 def test_a_bug_keeps_its_traceback_and_is_exit_code_1(acme):
     done = run(acme, "acme", "bug")
     assert done.returncode == 1

@@ -7,6 +7,7 @@ import time
 import click
 
 from mappa_core import GuardStop, TaskError
+from mappa_core.engine import EngineLost
 
 
 @click.group("acme")
@@ -30,6 +31,12 @@ def reject() -> None:
 def guard() -> None:
     """Be stopped by a guard."""
     raise GuardStop("too many verdicts are missing (12 of 40); a checkpoint was written")
+
+
+@command.command()
+def lose() -> None:
+    """Lose the engine before there is a run."""
+    raise EngineLost("Ray did not start on this machine within 120 s")
 
 
 @command.command()
