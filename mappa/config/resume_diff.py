@@ -56,21 +56,24 @@ def diff_settings(old: SettingsNode, new: SettingsNode) -> tuple[Change, ...]:
 
 def check_resume_changes(old: ComposedConfig, new: ComposedConfig) -> None:
     """Raise ConfigError with the differences if `new` changes a value that a resumed run must keep."""
-    changes = diff_configs(old, new)
-    refused = [change for change in changes if not change.allowed_on_resume]
     schedule = old.config.train.schedule
-    if schedule != "constant" and (longer := [change for change in changes if change.key == _ITERATIONS]):
-        raise ConfigError(
-            f"{longer[0]}: the learning rate falls over all iterations (train.schedule={schedule}), so what was "
-            "learned so far belongs to a run of the length that it was given. To go on from its weights, start a new "
-            "run with policies.default.from=RUN@last"
+    changes = diff_configs(old, new)
+    falls = schedule != "constant" and any(change.key == _ITERATIONS for change in changes)
+    refused = [change for change in changes if not change.allowed_on_resume or (falls and change.key == _ITERATIONS)]
+    if not refused:
+        return
+    listed = "\n".join(f"  {change}" for change in refused)
+    reason = ""
+    if falls:
+        reason = (
+            f"\n{_ITERATIONS} is not among them here, as the learning rate falls over all iterations "
+            f"(train.schedule={schedule}): what was learned so far belongs to a run of the length that it was given. "
+            "A new run goes on from its weights with policies.default.from=RUN@last."
         )
-    if refused:
-        listed = "\n".join(f"  {change}" for change in refused)
-        raise ConfigError(
-            f"a resumed run may change only {', '.join(ALLOWED_ON_RESUME)}. This differs:\n{listed}\n"
-            "Start a new run for it (leave --resume out)."
-        )
+    raise ConfigError(
+        f"a resumed run may change only {', '.join(ALLOWED_ON_RESUME)}. This differs:\n{listed}{reason}\n"
+        "Start a new run for it (leave --resume out)."
+    )
 
 
 def leaf_value(leaf: SettingsNode | None) -> Any:

@@ -134,8 +134,10 @@ def test_a_run_whose_learning_rate_falls_keeps_its_length(registry, write, sched
     """Its rate would jump: half-way through 10 iterations it is half of what it was, and of 20 three quarters."""
     words = ["train.iterations=10", f"train.schedule={schedule}"]
     stored = write("config.yaml", compose(registry, "acme", overrides=words).to_yaml())
-    with pytest.raises(ConfigError, match=rf"train.iterations: 10 -> 20 .*train.schedule={schedule}.*from=RUN@last"):
-        check_resume_changes(restore(registry, stored), restore(registry, stored, ["train.iterations=20"]))
+    longer = ["train.iterations=20", "train.learning_rate=0.5"]
+    with pytest.raises(ConfigError, match=rf"(?s)train.learning_rate.*train.schedule={schedule}.*from=RUN@last") as no:
+        check_resume_changes(restore(registry, stored), restore(registry, stored, longer))
+    assert "  train.iterations: 10 -> 20 (command line)" in str(no.value), "all that differs is named at once"
     check_resume_changes(restore(registry, stored), restore(registry, stored, ["run.name=other"]))
 
 
