@@ -123,7 +123,7 @@ class Session:
     def held_out(self) -> HeldOutTasks:
         """Tasks of evaluations, the same every time. Raises as `tasks` and `split_held_out`."""
         split: Any = self.config.eval.split
-        return split_held_out(self.tasks(split)[: self.config.eval.problems], self.config)
+        return split_held_out(self.tasks(split), self.config)
 
     def with_prompts(self, prompts: Mapping[str, str]) -> Session:
         """The same session with other prompts of some agents."""
@@ -220,10 +220,14 @@ class _SessionBuilder:
         )
 
     def _learned_tasks(self, source: TaskSource) -> dict[Split, tuple[Task, ...]]:
+        held_out: Any = self._config.eval.split
+        splits: tuple[Split, ...] = ("train", held_out)
         try:
-            return {"train": load_tasks(source, self._config, "train")}
+            tasks = {split: load_tasks(source, self._config, split) for split in splits}
         except TaskError as error:
             raise TaskError(self._composed.tell_origins(str(error))) from error
+        split_held_out(tasks[held_out], self._config)
+        return tasks
 
     async def _team(
         self,

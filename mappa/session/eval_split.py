@@ -29,13 +29,13 @@ class HeldOutTasks:
 
 
 def split_held_out(tasks: Sequence[Task], config: RunConfig) -> HeldOutTasks:
-    """Split held-out tasks as `checkpoint.best` and `eval.selection` say.
+    """Split the first `eval.problems` of the held-out tasks as `checkpoint.best` and `eval.selection` say.
 
     A task is assigned by the hash of its cluster, or of its id if it has no cluster. So tasks of one cluster stay
     together, and the assignment depends neither on the other tasks nor on the seed or the run. Raises ConfigError if
     one of the two parts is empty.
     """
-    share = config.eval.selection
+    tasks, share = tasks[: config.eval.problems], config.eval.selection
     if not config.checkpoint.best or share is None:
         return HeldOutTasks(report=tuple(tasks))
     parts = HeldOutTasks(

@@ -205,6 +205,14 @@ async def test_standalone_evaluation_excludes_the_selection_tasks(registry, tmp_
     assert evaluated.evaluation.part == "report"
 
 
+def test_a_part_that_would_be_empty_is_refused_before_an_engine_opens(registry, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(ScriptedEngine, "open", lambda engine, *args, **options: opened.append(engine))
+    with pytest.raises(ConfigError, match=r"eval.selection=0.5: of 1 held-out tasks.*none is left"):
+        run(registry, tmp_path, "eval.selection=0.5", "eval.problems=1").train()
+    assert opened == []
+
+
 @pytest.mark.parametrize("share", ["0.0", "1.0"])
 def test_a_share_that_leaves_a_part_empty_is_refused(registry, tmp_path, share):
     with pytest.raises(ConfigError, match=r"eval.selection: must be above 0 and below 1"):
