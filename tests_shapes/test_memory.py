@@ -44,9 +44,9 @@ def planned(model: str, options: ClusterOptions) -> dict[str, int]:
     return {load.role: max(load.bytes_at(phase) for phase in PHASES) + load.host_bytes for load in placement.loads}
 
 
-async def measured(model: str, options: ClusterOptions) -> Mapping[str, int]:
-    """The most memory in bytes that learner and sampler took for themselves during two updates: files that they read
-    and what all processes share are not theirs."""
+async def measured(model: str, options: ClusterOptions, folder: Path) -> Mapping[str, int]:
+    """The most memory in bytes that learner and sampler took for themselves during two updates and a checkpoint in
+    `folder`: files that they read and what all processes share are not theirs."""
     engine, peaks = ClusterEngine(options), Counter[str]()
 
     async def watch() -> None:
@@ -75,6 +75,7 @@ async def measured(model: str, options: ClusterOptions) -> Mapping[str, int]:
             metrics = await engine.update(experience, Advantages(advantages=drawn), PPOLoss(PPOOptions()), 0.0)
             assert metrics[POLICY]["steps"] == 1
             await engine.publish()
+        await engine.save(folder)
         return peaks
     finally:
         if watching is not None:
@@ -95,7 +96,7 @@ def _anonymous(pid: int) -> int:
 async def test_processes_take_what_the_plan_says(tmp_path, layers, dtype):
     model = write_wide_model(tmp_path / "wide", QWEN3_0_6B, layers=layers)
     options = replace(OPTIONS, dtype=dtype)
-    plan, found = planned(model, options), await measured(model, options)
+    plan, found = planned(model, options), await measured(model, options, tmp_path / "saved")
     assert found.keys() == plan.keys() == {"learner", "sampler"}
     apart = {role: found[role] / plan[role] - 1.0 for role in plan}
     for role in plan:

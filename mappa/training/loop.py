@@ -92,6 +92,8 @@ class TrainingLoop:
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
             await self._checkpoint_written(iterations)
+            # Once more, as that of an iteration is recorded before its checkpoint is written.
+            self._record_memory(iterations)
         finally:
             await self._rollouts.close()
             if self._writing is not None:

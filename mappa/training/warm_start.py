@@ -168,7 +168,6 @@ class WarmStartLoop(TrainingLoop):
                 report = await self._learn(done)
                 losses.append(_mean_held_out(report.policies))
                 self._store.record_iteration(report)
-                self._record_memory(done + 1)
                 self._tracking.log(report.iteration, report.metrics())
                 self._listener.on_iteration_end(report)
                 self._listener.on_held_out_losses(done + 1, _held_out(report.policies))
@@ -176,6 +175,7 @@ class WarmStartLoop(TrainingLoop):
                     self._skipped_steps.guard(done + 1, report.policies)
                 await self._checkpoint(done + 1)
                 await self._checkpoint_written(done + 1)
+                self._record_memory(done + 1)
                 await self._keep_least(losses)
         await self._evaluate_best()
 

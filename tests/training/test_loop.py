@@ -37,6 +37,13 @@ def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
     assert (checker["score"], checker["tool_success"], checker["turns"]) == (5.0, None, 1.0)
 
 
+def test_peak_memory_is_recorded_after_what_writes_the_last_checkpoint_took(registry, tmp_path):
+    with RunReader(start(registry, tmp_path).train().folder) as reader:
+        kinds = [event.kind for event in reader.events() if event.kind in {"memory", "checkpoint"}]
+    assert kinds.count("memory") == 5
+    assert kinds[-2:] == ["checkpoint", "memory"]
+
+
 def test_a_run_that_was_not_evaluated_before_has_no_gain(registry, tmp_path, capsys):
     trained = start(registry, tmp_path, "eval.before=false", "eval.every=2").train()
     assert [evaluation.iteration for evaluation in trained.evaluations] == [2, 4]

@@ -35,8 +35,9 @@ from mappa_core.safe_json import parse_untrusted_json
 WEIGHTS_FILE, OPTIMISER_FILE, STATE_FILE = "weights.safetensors", "optimiser.safetensors", "state.json"
 REFERENCE_FOLDER = "reference"
 VALUE_HEAD_PREFIX = "value_head."
-SHARD_BYTES = 1 << 30
-"""Size of a shard, of which the process that writes holds two in memory; a larger tensor is a shard of its own."""
+SHARD_BYTES = 1 << 28
+"""Size of a shard, of which the process that writes holds two in memory, and one of them twice, as tensors and as what
+is written; a larger tensor is a shard of its own."""
 _WRITE_BYTES = 16 << 20
 MAX_STATE_BYTES = 1 << 16
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")

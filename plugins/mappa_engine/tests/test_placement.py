@@ -187,7 +187,7 @@ def test_cpu_memory_counts_libraries_and_packed_weights():
     assert sampler.bytes_at("syncing") - sampler.bytes_at("sampling") == 2 * 4 * SMALL.largest
     assert learner.by_phase["learning"]["activations"] > 0 and "activations" not in learner.by_phase["syncing"]
     assert learner.host == {"optimiser": 0, "process": 800_000_000} and sampler.host == {"process": 800_000_000}
-    assert found.host_parts["n0"]["process"] == 1_600_000_000
+    assert found.host_parts["n0"]["process"] == 1_600_000_000 + 500_000_000  # this process
 
 
 def test_bundles_pin_slots_to_their_nodes():

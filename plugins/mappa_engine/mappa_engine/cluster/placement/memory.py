@@ -46,6 +46,9 @@ VLLM_GRAPH_BYTES = 40_000_000
 PROCESS_BYTES: Mapping[Device, int] = {"gpu": 2_000_000_000, "cpu": 800_000_000}
 """Host memory of a process and its libraries: with CUDA an estimate, without it measured by `make test-shapes`."""
 
+DRIVER_BYTES = 500_000_000
+"""Memory of the process that plays the team and calls the others; measured on a CPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLoad:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mappa_engine.cluster.placement.layouts import GroupPlacement, PoolPlacement
-from mappa_engine.cluster.placement.memory import PHASES, MemoryLoad, Phase
+from mappa_engine.cluster.placement.memory import DRIVER_BYTES, PHASES, MemoryLoad, Phase
 from mappa_engine.cluster.placement.resources import Device, DeviceSlot, usable_bytes
 from mappa_engine.options import PlacedOptions
 
@@ -86,7 +86,7 @@ class Placement:
 
     @property
     def host_parts(self) -> Mapping[str, Mapping[str, int]]:
-        """The same by node and purpose."""
+        """The same by node and purpose; on a single node with what the run itself takes beside CPUs that compute."""
         sums: dict[str, Counter[str]] = {slot.host: Counter() for slot in self.slots}
         for number, slot in enumerate(self.slots):
             parts = sums[slot.host]
@@ -94,4 +94,6 @@ class Placement:
             for purposes in (on_cpu, *(load.host for load in self.loads_on(number))):
                 for purpose, size in purposes.items():
                     parts[purpose] += size
+        if self.device == "cpu" and len(sums) == 1:
+            sums[self.slots[0].host]["process"] += DRIVER_BYTES
         return sums
