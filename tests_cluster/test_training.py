@@ -405,8 +405,9 @@ threading.Thread(target=patch, daemon=True).start()
 
 
 class Chaos(threading.Thread):
-    """Orders one fault after the other of processes of a role, each a random moment after the one before was taken; of
-    samplers once they have acted since, as three in a row without an action are the end of an engine."""
+    """Orders one fault after the other of processes of a role, each a random moment after the one before was taken. Of
+    learners every second one waits until the team has acted since, so that not all hit a start; of samplers each one
+    does, as three in a row without an action are the end of an engine."""
 
     def __init__(self, folder: Path, role: str, faults: Sequence[str], patch: pytest.MonkeyPatch) -> None:
         super().__init__(daemon=True)
@@ -421,7 +422,8 @@ class Chaos(threading.Thread):
     def run(self) -> None:
         for fault in self._faults:
             before = steps_in(self._folder)
-            while self._role == "sampler" and self.taken and steps_in(self._folder) == before:
+            waits = bool(self.taken) if self._role == "sampler" else len(self.taken) % 2 == 1
+            while waits and steps_in(self._folder) == before:
                 time.sleep(0.1)
             time.sleep(float(self._random.uniform(0.0, 3.0)))
             order = self._orders / f"{self._role}.{fault}"
