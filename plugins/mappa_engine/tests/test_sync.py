@@ -344,11 +344,12 @@ class Engine:
 
 
 class Pool:
-    def __init__(self, *engines) -> None:
-        self.engines, self.mended = engines, 0
+    def __init__(self, *engines, restart_s=0.0) -> None:
+        self.engines, self.mended, self.restart_s = engines, 0, restart_s
 
     async def restart_lost(self):
         self.mended += 1
+        await asyncio.sleep(self.restart_s)
 
 
 def publisher(learners, *pools, deadline_s=20.0, **changes) -> Publisher:
@@ -444,6 +445,19 @@ async def test_hanging_publish_says_what_it_waited_for():
     with pytest.raises(SyncError, match=r"within 0\.2 s .*engine 'e1' to take weights \(policy 'solver'\)$"):
         await publisher(Learners(), Pool(Engine("e0", []), engine), deadline_s=0.2).publish({"solver": 1})
     assert engine.paused
+
+
+async def test_a_restart_takes_none_of_the_time_of_a_publish():
+    """It has a deadline of its own, and takes minutes where a model is large."""
+    slow = Pool(Engine("e0", [], broken=["take"]), restart_s=0.6)
+    receipts = await publisher(Learners(), slow, deadline_s=0.3).publish({"solver": 1})
+    assert receipts["solver"].version == 1 and slow.mended == 1
+
+
+async def test_a_publish_that_hangs_after_a_restart_ends():
+    slow = Pool(Engine("e0", [], broken=["take", "hang"]), restart_s=0.6)
+    with pytest.raises(SyncError, match=r"within 0\.3 s .*engine 'e0' to take weights"):
+        await publisher(Learners(), slow, deadline_s=0.3).publish({"solver": 1})
 
 
 async def test_policies_of_one_learner_group_are_sent_in_turn():

@@ -7,7 +7,7 @@ loop, however long, counts as at most `TICK_S`, and an answer that is there ends
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -55,14 +55,20 @@ async def wait_all(futures: Sequence[Future[Any]], deadline_s: float) -> None:
         await running.wait(changed, deadline_s - running.seconds)
 
 
-async def run_by_deadline(work: Coroutine[Any, Any, T], deadline_s: float) -> T:
-    """Run `work` to its end; cancel it and raise TimeoutError after `deadline_s` seconds."""
+async def run_by_deadline(
+    work: Coroutine[Any, Any, T], deadline_s: float, *, exempt: Callable[[], bool] = lambda: False
+) -> T:
+    """Run `work` to its end; cancel it and raise TimeoutError after `deadline_s` seconds. Those at whose end it is
+    `exempt`, in a part of the work that has a deadline of its own, do not count."""
     ended, running = asyncio.Event(), RunningTime()
     task = asyncio.create_task(work)
     task.add_done_callback(lambda _: ended.set())
     try:
         while not task.done() and running.seconds < deadline_s:
-            await running.wait(ended, deadline_s - running.seconds)
+            counted = running.seconds
+            await running.wait(ended, TICK_S if exempt() else deadline_s - counted)
+            if exempt():
+                running.seconds = counted
         if not task.done():
             raise TimeoutError
         return task.result()

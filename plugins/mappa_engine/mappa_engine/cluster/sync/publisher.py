@@ -82,6 +82,8 @@ class Publisher:
         self._deadline_s = deadline_s
         self._lock = asyncio.Lock()
         self._waiting_for: set[str] = set()
+        self._restarting = 0
+        """Groups of policies that wait for engines to be started again."""
         self._sequences: dict[str, tuple[Int32, ...]] = {
             route.policy: probe.sequences_from_seed(seed, vocabulary=route.vocabulary, window=route.window)
             for route in routes
@@ -140,7 +142,8 @@ class Publisher:
         async with self._lock:
             self._waiting_for.clear()
             try:
-                await run_by_deadline(all_groups(), self._deadline_s)
+                # A start has a deadline of its own: to load a large model takes longer than to send its weights.
+                await run_by_deadline(all_groups(), self._deadline_s, exempt=lambda: self._restarting > 0)
             except TimeoutError as late:
                 raise SyncError(
                     f"new weights were not handed over within {self._deadline_s:g} s (engine.options.sync_s); "
@@ -160,7 +163,7 @@ class Publisher:
                 "weights are sent once more", policy=delivery.route.policy, version=delivery.version, reason=str(error)
             )
         # Transfers between GPUs reach all engines or none, so one that died is replaced before the second try.
-        with self._waiting(f"engines of policy {delivery.route.policy!r} to be started again"):
+        with self._waiting_for_restart(f"engines of policy {delivery.route.policy!r} to be started again"):
             await delivery.route.samplers.restart_lost()
         return await self._admit(delivery, await self._deliver(delivery))
 
@@ -170,7 +173,7 @@ class Publisher:
         except EngineError as error:
             policies = [delivery.route.policy for delivery in deliveries]
             _log.warning("weights are sent once more", policies=policies, reason=str(error))
-        with self._waiting("engines to be started again on their learners' GPUs"):
+        with self._waiting_for_restart("engines to be started again on their learners' GPUs"):
             await self._sleep_all(deliveries)
             await deliveries[0].route.learners.offload()
             for delivery in deliveries:
@@ -317,6 +320,15 @@ class Publisher:
             self._waiting_for.discard(what)
             raise
         self._waiting_for.discard(what)
+
+    @contextmanager
+    def _waiting_for_restart(self, what: str) -> Iterator[None]:
+        self._restarting += 1
+        try:
+            with self._waiting(what):
+                yield
+        finally:
+            self._restarting -= 1
 
 
 def _load_bucket(bucket: Any, engine: SamplerEngine) -> Awaitable[None]:
