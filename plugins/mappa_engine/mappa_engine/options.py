@@ -125,7 +125,7 @@ class ClusterOptions:
     call_s: float = 3600.0
     """Seconds that an update, or an action, may take."""
     sync_s: float = 300.0
-    """Seconds that handing new weights to the samplers may take."""
+    """Seconds that handing new weights to the samplers may take, without the start of one that was lost meanwhile."""
 
 
 @dataclass
