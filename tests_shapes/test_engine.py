@@ -124,7 +124,7 @@ async def learn(engine: ClusterEngine, version: int) -> None:
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
     return {
-        f"{path.relative_to(folder)}/{name}": tensor
+        f"{path.relative_to(folder).parent}/{path.stem.partition('-')[0]}/{name}": tensor
         for path in sorted(folder.rglob("*.safetensors"))
         for name, tensor in load_file(path).items()
     }
@@ -172,7 +172,8 @@ async def test_published_shape_trains_resumes_and_exports(shape, first, second, 
 
 def assert_loads(out: Path, kept: Path) -> None:
     """Exported models are loaded by transformers with the weights of the checkpoint, adapters by peft."""
-    weights = load_file(kept / "writer" / "weights.safetensors")
+    folder = "writer/weights/"
+    weights = {name.removeprefix(folder): tensor for name, tensor in stored(kept).items() if name.startswith(folder)}
     own = {name for name in weights if not name.startswith("value_head.")}
     model = AutoModelForCausalLM.from_pretrained(out / "writer", dtype=torch.float32)
     named = dict(model.named_parameters())
