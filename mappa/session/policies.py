@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mappa.config.compose import choices_in
+from mappa.config.compose import OfferChoice, choices_in
 from mappa.session.start_weights import find_start_folder
 from mappa.store.checkpoint import REFERENCE
 from mappa_core.calls.api_policy import ApiPolicy
@@ -108,6 +108,7 @@ def check_estimators(config: RunConfig, registry: Registry, agents: Sequence[str
             chosen = by_agent.get(agent, config.estimator)
             for place, part in ((key, chosen), *choices_in(chosen.options, f"{key}.options")):
                 _check_estimator(config, registry.offer("estimators", str(part.use)), place, agent, policy)
+                _check_phases(config, part, place)
         elif agent in by_agent:
             raise ConfigError(
                 f"{key}: the policy {policy!r} of agent {agent!r} is not trained, so nothing is estimated for it; "
@@ -127,6 +128,16 @@ def _check_estimator(config: RunConfig, offer: Offer[Any], key: str, agent: str,
             f"{key}.use={offer.name} compares the samples of a task, and train.samples=1 leaves nothing to compare "
             "with, so that nothing would be learned; set it to 2 or more, or choose another estimator"
         )
+
+
+def _check_phases(config: RunConfig, chosen: OfferChoice, key: str) -> None:
+    for phase in getattr(chosen.options, "phases", ()):
+        if not config.coach.reward.get(phase):
+            coach = "a coach at coach.hindsight.use and " if phase == "after" and config.coach.hindsight is None else ""
+            raise ConfigError(
+                f"{key}.use={chosen.use} reads verdicts of the phase {phase!r}, and none are given; set {coach}"
+                f"coach.reward.{phase}=1, or change {key}.options so that they are not read"
+            )
 
 
 def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:

@@ -62,6 +62,25 @@ def test_every_estimator_that_looks_at_other_samples_is_marked_as_such(registry)
     assert marked == set(SIBLINGS)
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "coach.reward={live: 1}",
+            r"'after', and none are given; set a coach at coach\.hindsight\.use and coach\.reward",
+        ),
+        (
+            "coach={reward: {live: 0, after: 1}, hindsight: {use: strict}}",
+            "'live', and none are given; set coach.reward.live=1",
+        ),
+    ],
+)
+def test_verdicts_that_nobody_gives_are_not_read(train, tmp_path, setting, said) -> None:
+    with pytest.raises(ConfigError, match=rf"^estimator\.use=gdpo reads verdicts of the phase {said}"):
+        train("estimator={use: gdpo, options: {}}", setting)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_values_of_the_rewards_of_a_teacher_need_a_head_as_well(train, tmp_path) -> None:
     options = "{weight: 0.5, rewards: {use: gae}}"
     with pytest.raises(ConfigError, match=r"^estimator\.options\.rewards\.use=gae needs values"):

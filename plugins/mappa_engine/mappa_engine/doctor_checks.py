@@ -54,7 +54,7 @@ def check_gpus(registry: Registry) -> Mapping[str, CheckResult]:
 
 def check_processor(registry: Registry) -> Mapping[str, CheckResult]:
     """Check what the engine `local` has to compute with where there is no GPU."""
-    instructions = ", ".join(bfloat16_instructions())
+    instructions = ", ".join(bfloat16_instructions() or ())
     return {
         "cores": CheckResult(True, f"{usable_cores()}, which this process may use"),
         "bfloat16 on CPU": CheckResult(bool(instructions), instructions or "not found; models compute in float32"),

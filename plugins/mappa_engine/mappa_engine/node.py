@@ -154,12 +154,12 @@ def _nvcc() -> str | None:
     return None if found is None else found[1]
 
 
-def bfloat16_instructions() -> tuple[str, ...]:
-    """Return the instructions by which this processor multiplies bfloat16; none where the system does not tell."""
+def bfloat16_instructions() -> tuple[str, ...] | None:
+    """Return the instructions by which this processor multiplies bfloat16; None where the system does not tell."""
     if not _CPU_INFO.is_file():
-        return ()
+        return None
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", _CPU_INFO.read_text(), re.MULTILINE)
-    return tuple(sorted(BFLOAT16_FLAGS & set(found[1].split()))) if found else ()
+    return tuple(sorted(BFLOAT16_FLAGS & set(found[1].split()))) if found else None
 
 
 def usable_cores() -> int:

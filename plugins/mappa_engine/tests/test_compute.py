@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from mappa_core import Message, RunError
 from mappa_core.engine import Lora, PolicySpec, Sampling
@@ -175,6 +176,30 @@ def test_the_plan_says_what_is_chosen(monkeypatch):
     assert "6 threads, float32, or bfloat16 if a trial" in compute_line()
 
 
-def compute_line() -> str:
-    plan = LocalEngine(LocalOptions(device="cpu")).plan([PolicySpec(name="a", model=TINY)], None, rows=1, machines=())
-    return plan.lines[-1]
+@pytest.mark.parametrize(
+    ("instructions", "large", "told"),
+    [((), 1, True), ((), 10_000_000, False), (("amx_bf16",), 1, False), (None, 1, False)],
+    ids=["none", "none that a small model needs", "own", "not known"],
+)
+async def test_bfloat16_without_instructions_is_told(
+    opened, trial, train, tmp_path, monkeypatch, instructions, large, told
+):
+    trial(time=0.6, gap=0.0)
+    await (await opened(TINY, train=train)).save(tmp_path)
+    monkeypatch.setattr(compute, "bfloat16_instructions", lambda: instructions)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", large)
+    assert ("no instructions" in compute_line(dtype="bfloat16")) is told
+    with capture_logs() as logs:
+        await opened(TINY, dtype="bfloat16")
+    assert any("no instructions" in entry["event"] for entry in logs) is told
+    trial(time=1.5, gap=0.0)
+    monkeypatch.setattr(compute, "bfloat16_instructions", lambda: instructions)
+    monkeypatch.setattr(model_shape, "LARGE_MODEL", large)
+    with capture_logs() as logs:
+        await (await opened(TINY, train=train)).load(tmp_path)
+    assert any("no instructions" in entry["event"] for entry in logs) is told, "a run from another machine"
+
+
+def compute_line(**options) -> str:
+    engine = LocalEngine(LocalOptions(device="cpu", **options))
+    return engine.plan([PolicySpec(name="a", model=TINY)], None, rows=1, machines=()).lines[-1]

@@ -36,6 +36,17 @@ class GDPOOptions:
         if not 0.0 < self.eps < math.inf:
             raise ConfigError(f"eps: must be above 0, for groups of equal rewards, and finite, not {self.eps:g}")
 
+    @property
+    def weighted(self) -> Mapping[str, float]:
+        """The rewards that count, with their weights."""
+        chosen = self.weights or dict.fromkeys(SCORED_PHASES, 1.0)
+        return {name: weight for name, weight in chosen.items() if weight}
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Phases whose verdicts are read: a run where one of them has no weight is refused."""
+        return tuple(phase for phase in SCORED_PHASES if phase in self.weighted)
+
 
 class GDPO:
     """Group reward-Decoupled Normalization Policy Optimization (Liu et al. 2026, arXiv:2601.05242): with r_k the k-th
@@ -52,8 +63,7 @@ class GDPO:
     """
 
     def __init__(self, options: GDPOOptions) -> None:
-        weights = options.weights or dict.fromkeys(SCORED_PHASES, 1.0)
-        self._weights = {name: weight for name, weight in weights.items() if weight}
+        self._weights = options.weighted
         self._eps, self._normalize = options.eps, options.normalize
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:

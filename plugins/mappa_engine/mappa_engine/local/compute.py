@@ -58,3 +58,9 @@ def choose_threads(weights: int) -> int:
 def tries_bfloat16(weights: int) -> bool:
     """Whether a model of so many weights is worth a trial of bfloat16 on this processor."""
     return is_large(weights) and bool(bfloat16_instructions())
+
+
+def emulates_bfloat16(weights: int) -> bool:
+    """Whether this processor is known to have no bfloat16 of its own, where a model of so many weights would need it:
+    a product of matrices then takes up to sixty times as long as in float32."""
+    return is_large(weights) and bfloat16_instructions() == ()

@@ -29,7 +29,7 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.errors import ModelError
-from mappa_engine.local.compute import ComputeSettings, choose_threads, tries_bfloat16
+from mappa_engine.local.compute import ComputeSettings, choose_threads, emulates_bfloat16, tries_bfloat16
 from mappa_engine.local.memory import check_memory, estimate_local_memory, expected_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER, MemoryParts, needs_reference_module
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     from mappa_engine.local.sampler import LocalSampler
 
 log = structlog.get_logger()
+
+_SLOW = (
+    "this processor has no instructions for bfloat16, which takes many times as long as float32: "
+    "engine.options.dtype=float32 is faster"
+)
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -140,9 +145,12 @@ class LocalEngine(Engine):
 
     def _compute_line(self, shapes: Mapping[str, ModelShape]) -> str:
         weights = max((shape.parameters for shape in shapes.values()), default=0)
-        tried = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
-        compute = ComputeSettings(threads=self._threads(weights), dtype=self._options.loaded_dtype)
-        return f"computes with {compute}{tried if self._tries_bfloat16(weights) else ''}"
+        compute, more = ComputeSettings(threads=self._threads(weights), dtype=self._options.loaded_dtype), ""
+        if self._tries_bfloat16(weights):
+            more = ", or bfloat16 if a trial finds it faster and log-probabilities agree"
+        elif self._emulates(compute, weights):
+            more = f"; {_SLOW}"
+        return f"computes with {compute}{more}"
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -203,8 +211,13 @@ class LocalEngine(Engine):
         return ComputeSettings(threads=self._threads(weights), dtype=dtype)
 
     def _tries_bfloat16(self, weights: int) -> bool:
-        on_cpu = self._options.device == "cpu" or (self._options.device == "auto" and not this_node().gpus)
-        return self._options.dtype == AUTO and on_cpu and tries_bfloat16(weights)
+        return self._options.dtype == AUTO and self._on_cpu() and tries_bfloat16(weights)
+
+    def _emulates(self, compute: ComputeSettings, weights: int) -> bool:
+        return compute.dtype == "bfloat16" and self._on_cpu() and emulates_bfloat16(weights)
+
+    def _on_cpu(self) -> bool:
+        return self._options.device == "cpu" or (self._options.device == "auto" and not this_node().gpus)
 
     def _threads(self, weights: int) -> int:
         return choose_threads(weights) if self._options.threads == AUTO else int(self._options.threads)
@@ -218,6 +231,8 @@ class LocalEngine(Engine):
         from mappa_engine.local.sampler import LocalSampler
 
         options = self._options
+        if self._emulates(compute, max((base.weights for base in bases.values()), default=0)):
+            log.warning(_SLOW)
         torch.set_num_threads(compute.threads)
         self._compute = compute
         modules = self._modules(self._specs, bases)
