@@ -41,6 +41,7 @@ from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
 from mappa_core.records import Float32, Interval, Trajectory
 from mappa_engine.learning.batching import BatchLayout
+from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import merge_scores, score_policy
 from mappa_engine.learning.update import PolicyUpdate
 from mappa_engine.local.learner import LocalLearner
@@ -149,7 +150,7 @@ class Gradients:
         parts = [
             score_policy(
                 policy.name,
-                LocalLearner(policy, _optimiser(policy)).forward,
+                LogprobModel(policy.model, policy.value_head),
                 policy.reference,
                 experience,
                 layout=self._layout,
@@ -160,7 +161,7 @@ class Gradients:
         return merge_scores(experience, parts)
 
     def _gradient(self, policy: Policy, experience: Experience, advantages: Any) -> Float32:
-        learner = Still(policy, _optimiser(policy))
+        learner = Still(policy, _optimiser(policy), LogprobModel(policy.model, policy.value_head))
         PolicyUpdate(learner, experience, advantages, self._loss, self._config.train, layout=self._layout).run(
             0.0, seed=0
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -326,13 +326,12 @@ class LocalEngine(Engine):
         return merge_scores(experience, scores)
 
     def _score_policy(self, policy: Policy, experience: Experience, reference: bool) -> TokenScores:
-        from mappa_engine.learning.logprob_model import LogprobModel
         from mappa_engine.learning.scoring import score_policy
         from mappa_engine.local.sampled_scores import may_reuse, reuse_sampled
 
         train = self._require_train()
         layout = self._layout(policy)
-        learner = LogprobModel(policy.model, policy.value_head)
+        learner = self._predicting(policy)
         frozen = policy.reference if reference else None
         self._compared.pop(policy.name, None)
         with policy.active():
@@ -343,6 +342,12 @@ class LocalEngine(Engine):
                     return sampled.scores
                 log.warning("engine.scored_again", policy=policy.name, reason="sampler and learner differ")
             return score_policy(policy.name, learner, frozen, experience, layout=layout, device=self._device)
+
+    def _predicting(self, policy: Policy) -> Callable[..., Any]:
+        """The `LogprobModel` of a policy, while the engine is open."""
+        from mappa_engine.learning.logprob_model import LogprobModel
+
+        return self._worker.until_closed(LogprobModel(policy.model, policy.value_head))
 
     def _layout(self, policy: Policy) -> BatchLayout:
         """Micro-batches of a policy. A layer that is computed again in the backward pass takes no keys and values."""
@@ -382,7 +387,7 @@ class LocalEngine(Engine):
                     f"policy {name!r} is frozen, yet there is experience to train it on: leave its rows out, or "
                     f"set policies.{name}.kind"
                 )
-            learner = LocalLearner(policy, policy.optimiser)
+            learner = LocalLearner(policy, policy.optimiser, self._predicting(policy))
             layout, large = self._layout(policy), is_large(policy.base.weights)
             update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout, skips_idle=large)
             recomputed = activation_checkpointing if self._options.gradient_checkpointing else nullcontext

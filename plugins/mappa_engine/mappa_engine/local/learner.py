@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from mappa_engine.learning.batching import MicroBatch
-from mappa_engine.learning.logprob_model import LogprobModel, Predictions
+from mappa_engine.learning.logprob_model import Predictions
 from mappa_engine.learning.optimiser import Optimiser
 from mappa_engine.local.policy import Policy
 
 
 class LocalLearner:
-    """The `Learner` of a policy in this process: a single rank with all weights."""
+    """The `Learner` of a policy in this process: a single rank with all weights. `predict`: its `LogprobModel`."""
 
     rank = 0
     ranks = 1
 
-    def __init__(self, policy: Policy, optimiser: Optimiser) -> None:
-        self._policy, self._optimiser = policy, optimiser
-        self._logprob_model = LogprobModel(policy.model, policy.value_head)
+    def __init__(self, policy: Policy, optimiser: Optimiser, predict: Callable[..., Predictions]) -> None:
+        self._policy, self._optimiser, self._predict = policy, optimiser, predict
 
     @property
     def name(self) -> str:
@@ -41,8 +40,7 @@ class LocalLearner:
 
     def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
         """Compute the predictions for a micro-batch, with gradient."""
-        predictions: Predictions = self._logprob_model(batch, entropy=entropy)
-        return predictions
+        return self._predict(batch, entropy=entropy)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of `loss` to that of the master weights."""

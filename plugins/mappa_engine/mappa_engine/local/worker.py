@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mappa_core import MappaError
-from mappa_core.engine import Completion, EngineLost
+from mappa_core.engine import Completion, EngineError, EngineLost
 from mappa_core.redaction import format_error
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Worker:
         self._decoders: list[Decoder] = []
         self._jobs: set[Future[Any]] = set()
         self._decoding = False
+        self._closing = threading.Event()
 
     def use(self, decoders: Iterable[Decoder]) -> None:
         """Step these decoders from now on. Called by a job, while none of those before decodes."""
@@ -57,8 +59,23 @@ class Worker:
             self._decoding = True
             self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
 
+    def until_closed(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function`, which raises EngineError once the thread is to stop: jobs of minutes call it often."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            self._raise_if_closing()
+            return function(*args, **kwargs)
+
+        return call
+
+    def _raise_if_closing(self) -> None:
+        if self._closing.is_set():
+            raise EngineError("the engine was closed while it computed")
+
     async def close(self) -> None:
-        """Stop the thread once it is idle."""
+        """Stop the thread. Requests that are being decoded fail, and a job at its next call of what `until_closed`
+        returned; one that calls nothing of it comes to its end."""
+        self._closing.set()
         await asyncio.to_thread(self._thread.shutdown)
 
     def _decode(self) -> None:
@@ -68,6 +85,7 @@ class Worker:
             busy = [decoder for decoder in self._decoders if decoder.active or (admit and decoder.pending)]
             if not busy:
                 return
+            self._raise_if_closing()
             for decoder in busy:
                 _deliver(decoder.step(admit=admit))
 
