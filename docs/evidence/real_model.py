@@ -51,6 +51,7 @@ from mappa.look.run_results import RunResult
 from mappa.runs import RunReader
 from mappa.store.summary import FigureSummary, read_summary
 from mappa_core import MAX_SCORE, NOBODY, Trajectory
+from mappa_engine.node import bfloat16_instructions
 
 RECIPE = "mathchat/smol"
 SIZES: Words = ("train.iterations=16", "eval.every=16")
@@ -58,10 +59,10 @@ HELD_OUT: Words = ("tasks.options.eval=96", "eval.problems=96")
 COMMON: Words = (
     UNGUARDED,
     *("checkpoint.every=2", "checkpoint.keep=1", "checkpoint.best=false"),
-    *("engine.options.threads=1", "engine.options.dtype=bfloat16"),
+    *("engine.options.threads=1", f"engine.options.dtype={'bfloat16' if bfloat16_instructions() else 'float32'}"),
 )
 """A thread for each of two runs at a time does more than two threads for one. All compute alike, whatever a trial at
-the start of one would choose."""
+the start of one would choose; stored results are of bfloat16."""
 EXAMPLES: Words = ("--count", "800", "--agent", "code_executor=100", "--agent", "verifier=100")
 """Each is shown once: to read a story is learned more slowly than to write down its program."""
 QUICK_EXAMPLES = 10
