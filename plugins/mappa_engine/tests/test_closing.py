@@ -72,3 +72,22 @@ async def test_actions_that_are_sampled_fail(qwen3, opened, monkeypatch):
     request = Sampling(max_tokens=40, temperature=1.0, seed=5)
     await close_meanwhile(engine, gate, asyncio.create_task(sampler.sample(prompt, request)))
     assert gate.visits == 1
+
+
+async def test_actions_that_wait_behind_a_job_fail(qwen3, opened, kit, monkeypatch):
+    engine, gate = await opened(qwen3, train=TRAIN), Gate()
+    decoder, sampler = engine._decoders["solver"], engine.sampler("solver")
+    step = decoder.step
+    monkeypatch.setattr(decoder, "step", lambda **options: (step(**options), gate())[0])
+    prompt = sampler.render([Message(role="user", content="What is 2 + 3?")])
+    request = Sampling(max_tokens=1, temperature=1.0, seed=5)
+    first = asyncio.create_task(sampler.sample(prompt, request))
+    assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
+    job = asyncio.create_task(engine.score(kit.experience(kit.rows(1)), reference=False))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(sampler.sample(prompt, request))
+    await asyncio.sleep(0)
+    await close_meanwhile(engine, gate, asyncio.create_task(asyncio.wait_for(waiting, PATIENCE_S)))
+    assert (await first).tokens.size == 1
+    with pytest.raises(EngineError, match="was closed while it computed"):
+        await job

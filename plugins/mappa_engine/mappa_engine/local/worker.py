@@ -83,9 +83,11 @@ class Worker:
             # While a job waits nothing is admitted, or it would wait for ever newer requests.
             admit = not self._jobs
             busy = [decoder for decoder in self._decoders if decoder.active or (admit and decoder.pending)]
+            # Before the return, too: requests that wait behind a job would be decoded after the thread was stopped.
+            if any(decoder.pending for decoder in self._decoders):
+                self._raise_if_closing()
             if not busy:
                 return
-            self._raise_if_closing()
             for decoder in busy:
                 _deliver(decoder.step(admit=admit))
 
