@@ -96,6 +96,10 @@ def format_scalar(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
+# Keys are the same in every config, and PyYAML takes long to write them.
+_format_name = lru_cache(maxsize=4096)(format_scalar)
+
+
 def _lines(node: SettingsNode, indent: str = "") -> Iterator[tuple[str, str | None]]:
     """Format a mapping or a list as lines, each with its origin if it holds a value."""
     if isinstance(node.content, tuple):
@@ -107,9 +111,9 @@ def _lines(node: SettingsNode, indent: str = "") -> Iterator[tuple[str, str | No
         return
     for name, child in node.fields.items():
         if is_leaf(child):
-            yield f"{indent}{format_scalar(name)}: {format_scalar(child.plain)}", child.origin
+            yield f"{indent}{_format_name(name)}: {format_scalar(child.plain)}", child.origin
         else:
-            yield f"{indent}{format_scalar(name)}:", None
+            yield f"{indent}{_format_name(name)}:", None
             yield from _lines(child, indent + "  ")
 
 

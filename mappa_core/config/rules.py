@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, get_args
 
@@ -102,12 +103,16 @@ VALUE_RULES = (
 )
 
 
+@lru_cache(maxsize=4096)
+def _rules_of(key: str) -> tuple[ValueRule, ...]:
+    return tuple(rule for rule in VALUE_RULES if any(fnmatchcase(key, pattern) for pattern in rule.keys))
+
+
 def check_values(settings: SettingsNode) -> None:
     """Check a resolved config. Raises ConfigError with the key, the requirement and the origin of the value."""
     for key, node in iter_leaves(settings):
-        for rule in VALUE_RULES:
-            applies = any(fnmatchcase(key, pattern) for pattern in rule.keys)
-            if applies and node.content is not None and not rule.accepts(node.plain):
+        for rule in _rules_of(key):
+            if node.content is not None and not rule.accepts(node.plain):
                 raise ConfigError(f"{key}: must be {rule.requirement}, not {node.plain!r} (set by {node.origin})")
     phases = get_args(Phase)
     for phase, node in settings.fields["coach"].fields["reward"].fields.items():
