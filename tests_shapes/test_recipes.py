@@ -14,7 +14,7 @@ from mappa.sessions import Run
 pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.mark.parametrize("name", ["small", "small-full"])
+@pytest.mark.parametrize("name", ["small", pytest.param("small-full", marks=pytest.mark.soak)])
 def test_a_recipe_for_one_gpu_trains_on_its_shape(name: str, model_of, tmp_path: Path) -> None:
     """`small-full` has the same shape here: the published ones differ in width and depth alone."""
     problems = ({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(8))

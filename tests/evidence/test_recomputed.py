@@ -40,7 +40,7 @@ ELSEWHERE = 0.35
 Seeds of an arm computed here end up to 0.28 apart. Untrained weights have had no time to.
 """
 UNTRAINED = 0.05
-DEAR_S = 80
+SLOW_S = 50
 """CPU seconds of a run above which only `make soak` trains it anew."""
 READING = "policies.default.model="
 """The setting by which an arm starts from a model that its study made."""
@@ -61,11 +61,10 @@ def again(found, root, registry):
 
 
 def cell(path):
-    dear = json.loads(path.read_text())["runs"][0]["seconds"]["cpu"] > DEAR_S
-    return pytest.param(path, id=path.stem, marks=pytest.mark.dear if dear else ())
+    seconds = json.loads(path.read_text())["runs"][0]["seconds"]["cpu"]
+    return pytest.param(path, id=path.stem, marks=pytest.mark.slow if seconds <= SLOW_S else pytest.mark.soak)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", [cell(path) for path in STORED])
 def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
