@@ -4,6 +4,7 @@ PYTHON ?= python3
 PLUGIN ?= mathchat
 SEED ?= 0
 ARGS ?=
+MARKERS ?= not slow and not soak
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -132,11 +133,10 @@ test: .venv/.test | chromium
 
 # Three on two cores: tests wait for processes about as often as they compute.
 pytest: .venv/.test | chromium
-	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15
+	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15 -m '$(MARKERS)'
 
-# Some of these wait for what they killed or held, so they are more than the cores here, too.
-test-slow: .venv/.test | chromium
-	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15 -m 'slow and not soak'
+test-slow:
+	@$(MAKE) --no-print-directory pytest MARKERS='slow and not soak'
 
 test-cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/pytest tests_cluster --durations=15

@@ -188,7 +188,7 @@ def every_prompt_once(folder: Path, iterations: int) -> None:
 
 
 KILLED = "train.iterations=4"
-"""Of runs whose processes are killed twice; those of the soak test thirty times."""
+"""Of runs that lose few processes; those of the soak tests lose thirty or forty."""
 
 
 @pytest.fixture(scope="module")
@@ -230,30 +230,8 @@ class Killer(threading.Thread):
         )
 
 
-def test_killed_learners_lose_nothing(undisturbed, tmp_path):
-    killer = Killer(tmp_path / "killed", "learner", 2)
-    killer.start()
-    outcome = run(tmp_path, "killed", KILLED, "train.max_restarts=2", ONE_POLICY).train()
-    with RunReader(outcome.folder) as reader:
-        # One that is killed when all is done, or with another one, ends nothing by itself.
-        assert 1 <= len(reader.events("engine_lost")) <= len(killer.killed)
-    every_prompt_once(outcome.folder, 4)
-    assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
-
-
-def test_killed_sampler_restarts_with_current_weights(undisturbed, tmp_path):
-    killer = Killer(tmp_path / "killed", "sampler", 2)
-    killer.start()
-    outcome = run(tmp_path, "killed", KILLED, ONE_POLICY).train()
-    with RunReader(outcome.folder) as reader:
-        assert reader.events("engine_lost") == []
-    assert killer.killed
-    every_prompt_once(outcome.folder, 4)
-    assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
-
-
 def test_killed_driver_resumes(undisturbed, tmp_path):
-    folder = train_and_kill(tmp_path, KILLED, kills=2)
+    folder = train_and_kill(tmp_path, KILLED, kills=1)
     every_prompt_once(folder, 4)
     assert_equal_to_the_bit(undisturbed, folder, 4)
 
@@ -448,8 +426,8 @@ def train_in_chaos(tmp_path: Path, monkeypatch, role: str, faults: Sequence[str]
 
 
 @pytest.mark.parametrize("role", ["learner", "sampler"])
-def test_actors_that_raise_lose_nothing(undisturbed, role, tmp_path, monkeypatch):
-    folder = train_in_chaos(tmp_path, monkeypatch, role, ["raise", "memory"], KILLED)
+def test_three_deaths_lose_nothing(undisturbed, role, tmp_path, monkeypatch):
+    folder = train_in_chaos(tmp_path, monkeypatch, role, ["raise", "memory", "kill"], KILLED)
     every_prompt_once(folder, 4)
     assert_equal_to_the_bit(undisturbed, folder, 4)
 
