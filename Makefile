@@ -8,9 +8,9 @@ MARKERS ?= not slow and not soak
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# What packages of this repository, and one of others that comes as source, are built with: installed beside them, or pip
-# makes an environment for each of them.
-BACKEND := hatchling editables setuptools
+# What packages of this repository are built with: installed beside them, or pip makes an environment for each of them.
+# One of others that comes as source is built with setuptools, which torch brings.
+BACKEND := hatchling editables
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # Core, and the application with the coach that it brings.
 APPLICATION := --editable . --editable mappa --editable plugins/mappa_coach_evidence
@@ -86,7 +86,7 @@ endef
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
 .venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml mappa/pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
-	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $< $(BACKEND) pathspec trove-classifiers
 	$(CLUSTER_PIP) --no-build-isolation $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
