@@ -23,7 +23,7 @@ TOKENS = {"problem_solver": 24, "code_executor": 24, "verifier": 12}
 FEW = (
     "train.prompts=2", "train.samples=2", "eval.problems=1", "checkpoint.every=1", "checkpoint.best=false",
     "coach.max_missing=1.0", "train.warmup_iterations=0",
-    # A gradient though all verdicts be equal: a taught adapter is not the reference, and nothing is held against siblings.
+    # A gradient though all verdicts be equal: a taught adapter is not the reference, and siblings are not compared.
     "estimator={use: reinforce, options: {kl_coef: 0.01}}",
 )  # fmt: skip
 SHORT = (*FEW, *(f"agents.{agent}.max_tokens={tokens}" for agent, tokens in TOKENS.items()))
