@@ -41,8 +41,8 @@ agents: {{problem_solver: {{max_tokens: 24}}}}
 policies:
   default: {{model: "{MODEL}", kind: lora, lora: {{rank: 16, alpha: 32.0}}, from: "runs/taught/problem_solver@last"}}
 coach: {{use: mathchat-rules, reference_for: [problem_solver]}}
-estimator: {{use: reinforce, options: {{kl_coef: 0.01}}}}
-train: {{iterations: 1, prompts: 2, samples: 2, learning_rate: 1.0e-4, correction: {{kind: none}}}}
+estimator: {{use: rloo}}
+train: {{iterations: 1, prompts: 2, samples: 2, learning_rate: 1.0e-4, entropy_coef: 0.01, correction: {{kind: none}}}}
 eval: {{problems: 1}}
 """
 
