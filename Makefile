@@ -9,7 +9,7 @@ PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint co
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # What packages of this repository are built with: installed beside them, or pip makes an environment for each of them.
-# One of others that comes as source is built with setuptools, which torch brings.
+# What others publish as source alone is built with setuptools, which torch brings.
 BACKEND := hatchling editables
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # Core, and the application with the coach that it brings.
