@@ -215,7 +215,7 @@ gpu-smoke:
 	.venv-gpu/bin/pip install --quiet --no-deps $(APPLICATION) $(foreach part,engine sandbox calibration mathchat,--editable plugins/mappa_$(part))
 	.venv-gpu/bin/pytest tests_gpu -s
 
-soak: .venv/.test .venv-cluster/.installed
+soak: .venv/.test .venv-cluster/.smol
 	.venv/bin/pytest -m soak
 	.venv-cluster/bin/pytest tests_cluster -m soak
 	.venv-cluster/bin/pytest tests_shapes -m soak
@@ -232,7 +232,7 @@ lint: .venv/.test
 	.venv-bench/bin/pip --disable-pip-version-check install --quiet --requirement $<
 	@touch $@
 
-bench: .venv/.test .venv/.smol .venv-bench/.installed .venv-cluster/.installed .venv-trl/.installed
+bench: .venv/.test .venv/.smol .venv-bench/.installed .venv-cluster/.smol .venv-trl/.installed
 	.venv/bin/python bench/speed.py
 
 clean:

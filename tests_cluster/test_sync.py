@@ -23,7 +23,7 @@ from mappa_engine.cluster.learners.rank import LearnerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import EngineResources
 from mappa_engine.cluster.sync.buckets import bucket_tensors, fill_buckets
-from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.probe import MAX_MEAN_NATS
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_engine.cluster.sync.transfer_records import ReceivedWeights
 from mappa_engine.learning.scoring import merge_scores
@@ -108,7 +108,7 @@ async def open_both(
             tensors=_adapter_names(model) if lora else read_weight_names(read_model_info(model)).names,
             tied={} if lora else TIED,
             adapter=adapter_config(LORA, TARGETS, base=model) if lora else None,
-            probe_limit=ProbeLimit.of(dtype, None),
+            probe_limit=MAX_MEAN_NATS[dtype],
             vocabulary=259,
             window=WINDOW,
         )

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from mappa_core import ConfigError
 
+PADDED_TOKENS = 1024
+"""Tokens of a pass over padded rows: siblings' prompts of usual length are together in it, and more saves no time."""
 AUTO = "auto"
 """Value of an option that placement decides."""
 
@@ -84,10 +86,10 @@ class ClusterOptions:
     otherwise."""
     offload_optimizer: bool = False
     """Keep optimiser states in the memory of the host."""
-    packed_tokens: int | str = AUTO
+    packed_tokens: int | str | None = AUTO
     """Tokens of one packed sequence, beside the budget `train.micro_tokens`: attention without a packed kernel takes
-    memory and time in its square. auto: 4096 on GPUs; 512 on CPUs, where attention over long rows takes most of a
-    pass."""
+    memory and time in its square. None: sequences are padded rows, at most 1024 tokens of them in a pass, and one rank
+    computes what siblings' prompts share once. auto: 4096 on GPUs; None on CPUs, which have no such kernel."""
     samplers: int | str = AUTO
     """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or one on a GPU where
     these do not fit; one on CPUs."""
@@ -107,8 +109,8 @@ class ClusterOptions:
     """How weights reach samplers: store (Ray's object store) | nccl | ipc | auto (store on CPUs, ipc where colocated,
     nccl where separate)."""
     probe_limit: float | None = None
-    """Nats by which samplers and learners may differ after a publish: the largest difference in float32 (None: 1e-4),
-    the mean one in bfloat16 (None: 0.25). Beyond it the run ends in an error."""
+    """Nats by which log-probabilities of samplers and learners may differ after a publish, in the mean over some tokens
+    (None: 1e-4 in float32, 0.25 in bfloat16). Beyond it the run ends in an error."""
     max_staleness: int = 0
     """Updates by which the weights that sampled an action may be older than those that learn from it; 0 is the
     synchronous loop."""
@@ -134,8 +136,13 @@ class PlacedOptions(ClusterOptions):
 
     zero: int = 2
     gradient_checkpointing: bool = False
-    packed_tokens: int = 4096
+    packed_tokens: int | None = 4096
     kv_cache_mb: int = 512
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens of one pass of a learner, beside the budget `train.micro_tokens`."""
+        return PADDED_TOKENS if self.packed_tokens is None else self.packed_tokens
 
 
 @dataclass

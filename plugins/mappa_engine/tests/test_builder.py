@@ -86,6 +86,30 @@ def test_without_learners_full_weights_refuse_tensor_parallel():
         setup(8, policies=policies, train=None, tensor_parallel=2)
 
 
+def threads(setup: ClusterSetup) -> tuple[int, int]:
+    """Threads of the first learner group, and of the first sampler pool."""
+    (engine,) = setup.placement.pools[0].engines
+    return setup.threads("learner", setup.placement.groups[0].slots), setup.threads("sampler", engine)
+
+
+def test_actors_that_compute_at_the_same_time_share_the_cores_of_their_node():
+    assert threads(setup(0)) == (16, 5)  # a learner group, or three engines
+    assert threads(setup(0, max_staleness=1)) == (4, 4)
+    assert threads(setup(0, learner_ranks=2)) == (8, 5)
+
+
+def test_one_thread_where_sums_must_not_depend_on_cores_and_where_a_gpu_computes():
+    assert threads(setup(0, deterministic=True)) == (1, 1)
+    assert threads(setup(8)) == (1, 1)
+    small = setup(0)
+    assert threads(replace(small, shapes={"1.5b": replace(SHAPE, parameters=260_000)})) == (1, 1)
+
+
+def test_actors_that_outnumber_the_cores_have_one_thread_each():
+    few = setup(0)
+    assert threads(replace(few, placement=replace(few.placement, cores={"n0": 2}))) == (2, 1)
+
+
 def test_memory_shares_of_engines_on_one_gpu():
     one = setup(1)
     shares = [one.memory_share(pool, 0) for pool in one.placement.pools]

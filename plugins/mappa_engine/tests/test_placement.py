@@ -273,13 +273,14 @@ def test_engine_of_a_frozen_policy_does_not_sleep():
     assert other.bytes_at("learning") > memory_estimate.weight_bytes(SMALL, "bfloat16")
 
 
-def test_packed_tokens_are_fewer_on_cpus():
+def test_sequences_are_packed_on_gpus_and_rows_of_their_own_on_cpus():
     room = {"max_model_len": 256, "kv_cache_mb": 128, "gradient_checkpointing": False}
     team = tuple(replace(policy, model="small") for policy in TEAM)
-    short, long = (placed(team, cluster(0), **room, **own) for own in ({}, {"packed_tokens": 4096}))
-    assert (short.options.packed_tokens, long.options.packed_tokens) == (512, 4096)
+    rows, packed = (placed(team, cluster(0), **room, **own) for own in ({}, {"packed_tokens": 4096}))
+    assert (rows.options.packed_tokens, packed.options.packed_tokens) == (None, 4096)
     assert placed().options.packed_tokens == 4096
-    assert short.loads[0].by_phase["learning"]["activations"] < long.loads[0].by_phase["learning"]["activations"]
+    # Rows need no mask.
+    assert rows.loads[0].by_phase["learning"]["activations"] < packed.loads[0].by_phase["learning"]["activations"]
 
 
 def test_host_memory_holds_every_base_and_a_copy_while_a_rank_loads():

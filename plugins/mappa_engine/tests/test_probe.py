@@ -11,7 +11,7 @@ from mappa_engine.cluster.errors import SyncError
 from mappa_engine.cluster.sync import probe
 
 SPREAD = 0.3
-LIMIT = probe.ProbeLimit.of("bfloat16", None)
+LIMIT = probe.MAX_MEAN_NATS["bfloat16"]
 
 
 def config() -> Qwen3Config:

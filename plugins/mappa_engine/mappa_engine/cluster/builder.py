@@ -17,7 +17,7 @@ from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResourc
 from mappa_engine.cluster.setup import ClusterSetup
 from mappa_engine.cluster.sync.gpu_transfer import GpuTransfer
 from mappa_engine.cluster.sync.interfaces import WeightProvider
-from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.probe import MAX_MEAN_NATS
 from mappa_engine.cluster.sync.publisher import WeightRoute
 
 
@@ -40,6 +40,7 @@ class EngineBuilder:
             dtype=setup.placement.dtype,
             gpu=setup.gpu,
             seed=setup.seed,
+            threads=setup.threads("learner", placed.slots),
         )
         share = min(setup.slot_fraction(slot) for slot in placed.slots)
         return await LearnerGroup.open(
@@ -93,6 +94,7 @@ class EngineBuilder:
             window=setup.window(placed.model),
             kv_cache_bytes=options.kv_cache_mb << 20,
             max_batch=options.max_batch,
+            threads=setup.threads("sampler", {slot for engine in placed.engines for slot in engine}),
             prefix_caching=options.prefix_caching,
             tensor_parallel=options.tensor_parallel,
             isolate_waves=options.deterministic,
@@ -126,7 +128,7 @@ def build_route(
         learners=learners,
         samplers=pool,
         tensors=names,
-        probe_limit=ProbeLimit.of(dtype, setup.options.probe_limit) if probed else None,
+        probe_limit=(setup.options.probe_limit or MAX_MEAN_NATS[dtype]) if probed else None,
         vocabulary=shape.vocabulary,
         window=setup.window(spec.model),
         **kind,

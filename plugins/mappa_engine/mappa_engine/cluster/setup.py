@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -13,7 +13,9 @@ from mappa_engine.cluster.actors import RayActors, ReservedBundle
 from mappa_engine.cluster.discovery import discover_resources
 from mappa_engine.cluster.errors import NodeLost
 from mappa_engine.cluster.placement import ModelShape, Placement, PoolPlacement, find_placement, read_shape
+from mappa_engine.cluster.placement.memory import ActorRole
 from mappa_engine.model_info import ModelInfo, WeightNames, read_model_info, read_weight_names
+from mappa_engine.model_shape import is_large
 from mappa_engine.options import ClusterOptions, PlacedOptions
 
 log = structlog.get_logger()
@@ -51,6 +53,13 @@ class ClusterSetup:
         if not self.gpu or self.train is None:
             return "store"
         return "ipc" if self.options.placement == "colocated" else "nccl"
+
+    def threads(self, role: ActorRole, slots: Collection[int]) -> int:
+        """Return how many threads each actor of `role` on these slots computes with."""
+        large = is_large(max(shape.parameters for shape in self.shapes.values()))
+        # On one thread sums are the same on every number of cores.
+        several = large and not self.gpu and not self.options.deterministic
+        return self.placement.cores_for(role, slots) if several else 1
 
     def window(self, model: str) -> int:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""

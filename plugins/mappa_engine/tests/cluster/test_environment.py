@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_engine.cluster.actors.actor_environment import local_actor_environment, remote_actor_environment
+from mappa_engine.cluster.actors.actor_environment import (
+    local_actor_environment,
+    remote_actor_environment,
+    thread_variables,
+)
 from mappa_engine.cluster.samplers.remote_engine import HUGE_PAGES, vllm_environment
 
 PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -71,6 +75,13 @@ def test_remote_actors_get_settings_only():
 
 def test_actors_have_one_thread_by_default():
     assert remote_actor_environment({}) == {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **QUIET}
+
+
+def test_actors_that_compute_have_their_threads_unless_the_run_was_given_a_number(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert thread_variables(4) == {"OMP_NUM_THREADS": "4"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert thread_variables(4) == {}
 
 
 def asks_for_huge_pages() -> bool:

@@ -43,7 +43,14 @@ NO_TELEMETRY: Mapping[str, str] = MappingProxyType(
 """Disables telemetry of all libraries."""
 
 DEFAULT_VARIABLES: Mapping[str, str] = MappingProxyType({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
-"""Defaults unless set. Actors share the cores of a machine: one thread per core in each would slow all of them."""
+"""Defaults unless set. Actors share the cores of a machine: one thread per core in each would slow all of them. Those
+that compute are told how many they have (`thread_variables`)."""
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the variables of an actor that computes with so many threads: none where the run was started with a number
+    of its own."""
+    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
 
 
 def local_actor_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from mappa_core import MappaError
 from mappa_core.engine import EngineLost, Loss, PolicySpec, Process
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
+from mappa_engine.cluster.actors.actor_environment import thread_variables
 from mappa_engine.cluster.errors import ActorFailed
 from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerConfig, LearnerRank
@@ -78,6 +79,7 @@ class LearnerGroup:
                 cpus=cpus,
                 gpus=gpus,
                 libraries=LEARNER_LIBRARIES,
+                environment=thread_variables(self._config.threads),
             )
             for rank, slot in enumerate(slots)
         ]

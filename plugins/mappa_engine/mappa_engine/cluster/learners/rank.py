@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -56,6 +56,8 @@ class LearnerConfig:
     dtype: str
     gpu: bool
     seed: int
+    threads: int = 1
+    """Threads that each rank computes with."""
 
 
 class LearnerRank:
@@ -69,7 +71,8 @@ class LearnerRank:
         self._rank, self._ranks = rank, ranks
         self._store: TCPStore | None = None
         self._device = torch.device("cuda" if config.gpu else "cpu")
-        self._layout = BatchLayout("packed", min(config.train.micro_tokens, config.options.packed_tokens))
+        kind: Literal["padded", "packed"] = "padded" if config.options.packed_tokens is None else "packed"
+        self._layout = BatchLayout(kind, min(config.train.micro_tokens, config.options.pass_tokens))
         self._bases: dict[str, FrozenModel] = {}
         self._references: dict[str, FrozenModel] = {}
         """The model of each policy's reference, by policy."""
@@ -180,7 +183,7 @@ class LearnerRank:
                 learner.forward,
                 predict if reference else None,
                 experience,
-                layout=self._layout,
+                layout=self._layout_of(name),
                 device=self._device,
                 rank=self._rank,
                 ranks=self._ranks,
@@ -194,11 +197,22 @@ class LearnerRank:
         for name in (name for name in experience.policies if name in self._learners):
             with self._computing(name, Presence.ALL) as learner:
                 # Ranks agree on the rows that are left out: each finds them in the whole experience.
-                large = is_large(self._bases[self._specs[name].model].weights)
-                train, layout = self._config.train, self._layout
+                large, layout = self._is_large(name), self._layout_of(name)
+                train = self._config.train
                 update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout, skips_idle=large)
                 metrics[name] = update.run(progress, seed=self._config.seed)
         return metrics
+
+    def _layout_of(self, policy: str) -> BatchLayout:
+        """Return the layout of a policy's micro-batches. Prefixes are shared by one rank alone, and by layers that are
+        neither computed again in the backward pass nor sharded: these are called equally often by every batch."""
+        options = self._config.options
+        whole = self._ranks == 1 and options.zero < 3 and not options.gradient_checkpointing
+        shares = whole and self._layout.kind == "padded" and self._is_large(policy)
+        return replace(self._layout, shares_prefixes=shares)
+
+    def _is_large(self, policy: str) -> bool:
+        return is_large(self._bases[self._specs[policy].model].weights)
 
     @torch.no_grad()
     def logprobs(self, policy: str, sequences: Sequence[Int32]) -> list[Float32]:

@@ -99,7 +99,12 @@ class MemoryInputs:
     def max_pass_tokens(self, shape: ModelShape) -> int:
         """Return the maximum tokens of a learner's pass: a sequence longer than the budget is a pass of its own."""
         assert self.train is not None
-        return max(min(self.train.micro_tokens, self.options.packed_tokens), self.window(shape))
+        return max(min(self.train.micro_tokens, self.options.pass_tokens), self.window(shape))
+
+    @property
+    def packed(self) -> bool:
+        """Whether attention needs a mask that keeps sequences apart."""
+        return self.options.packed_tokens is not None
 
 
 def compute_loads(
@@ -214,7 +219,7 @@ def _update_activations(spec: PolicySpec, inputs: MemoryInputs) -> int:
     shape, again = inputs.shapes[spec.model], inputs.options.gradient_checkpointing
     tokens = inputs.max_pass_tokens(shape)
     return memory_estimate.activation_bytes(
-        shape, inputs.dtype, tokens, saved="inputs" if again else "all", mask=True, lora=spec.lora
+        shape, inputs.dtype, tokens, saved="inputs" if again else "all", mask=inputs.packed, lora=spec.lora
     ) + memory_estimate.logit_bytes(shape, tokens, memory_estimate.trained_logit_copies(inputs.train))
 
 
@@ -222,7 +227,7 @@ def _scoring_activations(policies: Sequence[PolicySpec], inputs: MemoryInputs) -
     sizes = []
     for shape in {spec.model: inputs.shapes[spec.model] for spec in policies}.values():
         tokens = inputs.max_pass_tokens(shape)
-        layer = memory_estimate.activation_bytes(shape, inputs.dtype, tokens, saved="nothing", mask=True)
+        layer = memory_estimate.activation_bytes(shape, inputs.dtype, tokens, saved="nothing", mask=inputs.packed)
         sizes.append(layer + memory_estimate.logit_bytes(shape, tokens, memory_estimate.SCORED_LOGIT_COPIES))
     return {"activations": max(sizes)}
 

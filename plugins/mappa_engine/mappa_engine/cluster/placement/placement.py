@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from mappa_engine.cluster.placement.layouts import GroupPlacement, PoolPlacement
-from mappa_engine.cluster.placement.memory import DRIVER_BYTES, PHASES, MemoryLoad, Phase
+from mappa_engine.cluster.placement.memory import DRIVER_BYTES, PHASES, ActorRole, MemoryLoad, Phase
 from mappa_engine.cluster.placement.resources import Device, DeviceSlot, usable_bytes
 from mappa_engine.options import PlacedOptions
 
@@ -33,6 +33,8 @@ class Placement:
     loads: tuple[MemoryLoad, ...]
     memory: Mapping[str, int] = field(default_factory=dict)
     """Memory of the nodes by host, in bytes, as far as it is known."""
+    cores: Mapping[str, int] = field(default_factory=dict)
+    """Cores of the nodes by host."""
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -71,6 +73,13 @@ class Placement:
     def peak(self, slot: int) -> tuple[int, Phase]:
         """Return the peak memory on a slot, and its phase."""
         return max((self.bytes_at(slot, phase), phase) for phase in PHASES)
+
+    def cores_for(self, role: ActorRole, slots: Collection[int]) -> int:
+        """Return how many cores each actor of `role` on these slots has, at least 1: those that compute at the same
+        time share their node's, and learners wait for samplers unless some staleness is allowed."""
+        together = [load for load in self.loads if load.role == role or self.options.max_staleness > 0]
+        actors = Counter(self.slots[load.slot].host for load in together)
+        return max(1, min(self.cores[host] // actors[host] for host in {self.slots[slot].host for slot in slots}))
 
     @property
     def bundles(self) -> tuple[Mapping[str, float], ...]:

@@ -22,6 +22,7 @@ class SamplerConfig:
     window: int
     kv_cache_bytes: int
     max_batch: int
+    threads: int = 1
     memory_share: float = 1.0
     """Share of a GPU's memory that must be free for the engine when it starts: what it will take itself."""
     prefix_caching: bool = True

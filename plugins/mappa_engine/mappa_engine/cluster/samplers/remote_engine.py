@@ -15,6 +15,7 @@ from mappa_core import InputError, MappaError
 from mappa_core.engine import EngineError, EngineLost
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors.actor import Actor
+from mappa_engine.cluster.actors.actor_environment import thread_variables
 from mappa_engine.cluster.actors.ray_actors import RayActors, ReservedBundle
 from mappa_engine.cluster.errors import ActorFailed, ActorTimeout
 from mappa_engine.cluster.samplers.messages import (
@@ -130,7 +131,10 @@ class RemoteEngine:
                 gpus=resources.gpus,
                 threads=THREADS,
                 libraries=_LIBRARIES,
-                environment=vllm_environment(self._config.device, self._config.dtype),
+                environment={
+                    **vllm_environment(self._config.device, self._config.dtype),
+                    **thread_variables(self._config.threads),
+                },
             )
         except MappaError:
             raise
@@ -312,5 +316,4 @@ def vllm_environment(device: str, dtype: str) -> dict[str, str]:
         sampler = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
         return {**common, **sampler, **(FLOAT32_VARIABLES if dtype == "float32" else {})}
     # Compilation takes seconds and gains nothing; engines that bind threads to cores would all bind to the first ones.
-    single = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    return {**common, **single, **HUGE_PAGES}
+    return {**common, "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **HUGE_PAGES}

@@ -41,8 +41,8 @@ class WeightRoute:
     """Sends a version of the policy from GPU to GPU, to all its engines at once (see `sync.gpu`); None: in buckets."""
     colocated: bool = False
     """Whether learners and samplers share GPUs in turns: engines sleep while learners compute."""
-    probe_limit: probe.ProbeLimit | None
-    """Limit of the probe; None without a probe, where the sender cannot compute."""
+    probe_limit: float | None
+    """Limit of the probe, in nats; None without a probe, where the sender cannot compute."""
     vocabulary: int
     window: int
 
