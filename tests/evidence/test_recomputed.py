@@ -31,7 +31,9 @@ RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 STORED = [
     path
     for path in sorted(RESULTS.glob("*.json"))
-    if "study" in json.loads(path.read_text()) and not path.stem.endswith("_former") and path.stem != "real_model"
+    if "study" in json.loads(path.read_text())
+    and not path.stem.endswith("_former")
+    and not path.stem.startswith("real_model")
 ]
 """Studies of today's code: a former one is kept to be compared with. That of a real model takes hours."""
 ELSEWHERE = 0.35
