@@ -65,7 +65,8 @@ def write_small_model(folder: Path) -> str:
     """Write a model of the same architecture, small and with random weights; its folder."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("package:mappa_mathchat/models/tiny"))
     torch.manual_seed(0)
-    shape = {"hidden_size": 72, "intermediate_size": 192, "num_attention_heads": 9, "num_key_value_heads": 3}
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32}
+    shape = {"hidden_size": 72, "intermediate_size": 192, **heads}
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=2, tie_word_embeddings=True, **shape, **ends)
     LlamaForCausalLM(config).save_pretrained(folder)

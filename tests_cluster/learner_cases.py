@@ -96,7 +96,8 @@ def specs(model: str) -> tuple[PolicySpec, ...]:
 
 
 def task(model: str, *, train: TrainSection = TRAIN, dtype: str = "float32", **options) -> LearnerConfig:
-    chosen = PlacedOptions(packed_tokens=48, call_s=120.0, start_s=240.0, sync_s=60.0, **options)
+    limits = {"call_s": 120.0, "start_s": 240.0, "sync_s": 60.0}
+    chosen = PlacedOptions(**{"packed_tokens": 48, **limits, **options})
     return LearnerConfig(specs=specs(model), train=train, options=chosen, dtype=dtype, gpu=False, seed=3)
 
 

@@ -93,6 +93,15 @@ def reference(qwen3: str, tmp_path_factory):
 @pytest.mark.parametrize("zero", [0, 2, 3])
 async def test_learners_equal_the_local_engine(qwen3, group, start, reference, tmp_path, zero, ranks):
     learners = group if ranks == 2 else Alone(task(qwen3, zero=zero))
+    await assert_equal(learners, start, reference, tmp_path)
+
+
+async def test_learners_with_a_row_for_each_sequence_equal_the_local_engine(qwen3, start, reference, tmp_path):
+    await assert_equal(Alone(task(qwen3, zero=2, packed_tokens=None)), start, reference, tmp_path)
+
+
+async def assert_equal(learners, start, reference, tmp_path):
+    """`learners` go from `start` where the local engine went in `reference`."""
     await learners.load(start)
     expected, folder = reference
     found = await learn(learners, tmp_path / "found")
