@@ -43,8 +43,8 @@ NO_TELEMETRY: Mapping[str, str] = MappingProxyType(
 """Disables telemetry of all libraries."""
 
 DEFAULT_VARIABLES: Mapping[str, str] = MappingProxyType({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
-"""Defaults unless set. Actors share the cores of a machine: one thread per core in each would slow all of them. Those
-that compute are told how many they have (`thread_variables`)."""
+"""Defaults unless set. Actors share the cores of a machine: one thread per core in each would slow all of them. For
+those that compute `thread_variables` has the number."""
 
 
 def thread_variables(threads: int) -> dict[str, str]:
